@@ -1,0 +1,66 @@
+"""The errors a user may meet: one paragraph each, with what, where, expected, got and what to do.
+
+They live here because `megatron_bridge` may not import `tasks`; `tasks.core.errors` re-exports them.
+"""
+
+from __future__ import annotations
+
+
+class PipelineError(Exception):
+    """Base of every error that is told to the user without a traceback.
+
+    `exit_code` is the process's exit status: 1 a proof or a gate does not hold, 2 bad input,
+    3 failed and may be retried.
+    """
+
+    exit_code = 3
+
+    def __init__(
+        self,
+        what: str,
+        *,
+        where: object = None,
+        expected: object = None,
+        got: object = None,
+        fix: str | None = None,
+    ) -> None:
+        parts = [what.rstrip(".") + "."]
+        if where is not None:
+            parts.append(f"Where: {where}.")
+        if expected is not None:
+            parts.append(f"Expected: {expected}.")
+        if got is not None:
+            parts.append(f"Got: {got}.")
+        if fix is not None:
+            parts.append(f"What to do: {fix.rstrip('.')}.")
+        super().__init__(" ".join(parts))
+
+
+class ConfigError(PipelineError):
+    """A recipe, an override or an argument is wrong; never retried."""
+
+    exit_code = 2
+
+
+class InputError(PipelineError):
+    """A file or folder given by the user is missing, damaged or of the wrong kind; never retried."""
+
+    exit_code = 2
+
+
+class MappingError(PipelineError):
+    """Tensors and rows do not match one to one; never retried."""
+
+    exit_code = 2
+
+
+class ProofError(PipelineError):
+    """A proof, an invariant or a gate does not hold; never retried."""
+
+    exit_code = 1
+
+
+class RetryableError(PipelineError):
+    """Something outside failed (a lost rank, a busy lease, a full disk) and may work next time."""
+
+    exit_code = 3
