@@ -1,0 +1,58 @@
+"""The model families, by `model_type` of `config.json`."""
+
+from __future__ import annotations
+
+import difflib
+import json
+from pathlib import Path
+from typing import Any
+
+from megatron_bridge.errors import ConfigError, InputError
+from megatron_bridge.families.llama import LLAMA
+from megatron_bridge.families.qwen2 import QWEN2
+from megatron_bridge.families.qwen3 import QWEN3
+from megatron_bridge.mapping import Family
+
+FAMILIES = {family.model_type: family for family in (LLAMA, QWEN2, QWEN3)}
+
+
+def get(model_type: str | None) -> Family:
+    """Return the family of a `model_type`.
+
+    Raises:
+        ConfigError: no such family; the text names the nearest ones.
+    """
+    if model_type in FAMILIES:
+        return FAMILIES[model_type]
+    near = difflib.get_close_matches(str(model_type), FAMILIES, n=2, cutoff=0.3)
+    raise ConfigError(
+        f"No model family {model_type!r}",
+        where="config.json, model_type",
+        expected=", ".join(sorted(FAMILIES)),
+        got=repr(model_type),
+        fix=f"the nearest are {', '.join(near)}" if near else "use one of these families",
+    )
+
+
+def read_config(folder: Path) -> dict[str, Any]:
+    """Return a Hugging Face folder's `config.json`.
+
+    Raises:
+        InputError: it is missing or is not a JSON object.
+    """
+    path = Path(folder) / "config.json"
+    try:
+        config = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise InputError(
+            "The model folder has no config.json",
+            where=folder,
+            expected="config.json beside *.safetensors",
+            got="a folder without it" if Path(folder).is_dir() else "no such folder",
+            fix="give the folder that holds config.json",
+        ) from error
+    except (UnicodeDecodeError, json.JSONDecodeError) as error:
+        raise InputError("config.json is not JSON", where=path, got=str(error)) from error
+    if not isinstance(config, dict):
+        raise InputError("config.json is not a JSON object", where=path, got=type(config).__name__)
+    return config

@@ -1,0 +1,147 @@
+"""How Hugging Face tensors lie inside the one Megatron checkpoint tensor.
+
+Layouts only move values: `unpack(pack(parts)) == parts` bit for bit. Arithmetic would lose bits (in
+bfloat16 `(1 + w) - 1` does not return `w`). They are named objects, so that errors can name them.
+
+Shapes below: `rows` is a weight's first dimension; trailing dimensions (a bias has none) are kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+from megatron_bridge.errors import MappingError
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+@dataclass(frozen=True)
+class ModelShape:
+    """All that packing needs to know of a model; built from `config.json` by its family."""
+
+    layers: int
+    hidden: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    vocab: int
+    padded_vocab: int
+    has: frozenset[str] = frozenset()
+    """Optional parts that this model has ("untied", "linear_bias"); rows name what they need."""
+
+
+class Layout(Protocol):
+    """One way in which Hugging Face tensors make up one Megatron tensor."""
+
+    @property
+    def name(self) -> str:
+        """The name shown in errors and certificates."""
+
+    def pack(self, parts: Sequence[Tensor], shape: ModelShape) -> Tensor:
+        """Hugging Face tensors to the Megatron tensor."""
+
+    def unpack(self, whole: Tensor, shape: ModelShape) -> list[Tensor]:
+        """The Megatron tensor to Hugging Face tensors, in the order of the row."""
+
+
+@dataclass(frozen=True)
+class AsIs:
+    """The same tensor on both sides."""
+
+    name: str = "AS_IS"
+
+    def pack(self, parts: Sequence[Tensor], shape: ModelShape) -> Tensor:
+        """Return the only part."""
+        (part,) = parts
+        return part
+
+    def unpack(self, whole: Tensor, shape: ModelShape) -> list[Tensor]:
+        """Return the tensor as the only part."""
+        return [whole]
+
+
+@dataclass(frozen=True)
+class Stacked:
+    """Two equal parts, rows of the first above rows of the second (gate above up)."""
+
+    name: str = "STACKED"
+
+    def pack(self, parts: Sequence[Tensor], shape: ModelShape) -> Tensor:
+        """`[n, ...]` twice to `[2n, ...]`."""
+        import torch
+
+        first, second = parts
+        if first.shape != second.shape:
+            raise MappingError(
+                f"{self.name} needs two tensors of one shape",
+                got=f"{list(first.shape)} and {list(second.shape)}",
+            )
+        return torch.cat([first, second])
+
+    def unpack(self, whole: Tensor, shape: ModelShape) -> list[Tensor]:
+        """`[2n, ...]` to `[n, ...]` twice."""
+        return list(whole.chunk(2))
+
+
+@dataclass(frozen=True)
+class GroupedQKV:
+    """Query, key and value interleaved by query group: `[q..q k v]` for each KV head.
+
+    This is Megatron's `linear_qkv` (see `SelfAttention.get_query_key_value_tensors`).
+    """
+
+    name: str = "GROUPED_QKV"
+
+    def pack(self, parts: Sequence[Tensor], shape: ModelShape) -> Tensor:
+        """q `[heads*d, ...]`, k and v `[kv_heads*d, ...]` to `[(heads+2*kv_heads)*d, ...]`."""
+        import torch
+
+        want = [n * shape.head_dim for n in (shape.heads, shape.kv_heads, shape.kv_heads)]
+        got = [part.shape[0] for part in parts]
+        if got != want:
+            raise MappingError(
+                f"{self.name}: query, key and value rows do not fit the config",
+                expected=f"{want} rows (heads, KV heads, KV heads times head_dim)",
+                got=f"{got} rows",
+            )
+        groups = [p.reshape(shape.kv_heads, -1, *p.shape[1:]) for p in parts]
+        return torch.cat(groups, dim=1).flatten(0, 1)
+
+    def unpack(self, whole: Tensor, shape: ModelShape) -> list[Tensor]:
+        """The reverse of `pack`."""
+        per_group = shape.heads // shape.kv_heads * shape.head_dim
+        sizes = [per_group, shape.head_dim, shape.head_dim]
+        groups = whole.reshape(shape.kv_heads, sum(sizes), *whole.shape[1:])
+        return [part.flatten(0, 1) for part in groups.split(sizes, dim=1)]
+
+
+@dataclass(frozen=True)
+class Vocab:
+    """Rows by token id, padded with zeros up to `padded_vocab`; padding never goes back."""
+
+    name: str = "VOCAB"
+
+    def pack(self, parts: Sequence[Tensor], shape: ModelShape) -> Tensor:
+        """`[vocab, ...]` to `[padded_vocab, ...]`."""
+        import torch
+
+        (part,) = parts
+        if part.shape[0] != shape.vocab:
+            raise MappingError(
+                "The embedding does not fit the config's vocabulary",
+                expected=f"{shape.vocab} rows",
+                got=f"{part.shape[0]} rows",
+                fix="check vocab_size in config.json",
+            )
+        padding = part.new_zeros(shape.padded_vocab - shape.vocab, *part.shape[1:])
+        return torch.cat([part, padding])
+
+    def unpack(self, whole: Tensor, shape: ModelShape) -> list[Tensor]:
+        """`[padded_vocab, ...]` to `[vocab, ...]`."""
+        return [whole[: shape.vocab]]
+
+
+AS_IS, STACKED, GROUPED_QKV, VOCAB = AsIs(), Stacked(), GroupedQKV(), Vocab()
