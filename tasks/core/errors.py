@@ -23,5 +23,5 @@ __all__ = [
 
 
 def is_retryable(error: BaseException) -> bool:
-    """True for I/O errors and lost workers; False for anything that would fail the same way again."""
+    """True for I/O errors and lost workers; False for what would fail the same way again."""
     return isinstance(error, (RetryableError, OSError))

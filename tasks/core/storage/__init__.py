@@ -1,0 +1,1 @@
+"""Where outputs lie: one file a storage."""
