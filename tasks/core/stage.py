@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import functools
 import inspect
 import logging
@@ -12,12 +11,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any, Literal, get_type_hints
+from typing import Any, Literal, Protocol, get_type_hints
 
 from pydantic import BaseModel
 
 from tasks.core.artifacts import Artifact
-from tasks.core.errors import ConfigError, ProofError, RetryableError, is_retryable
+from tasks.core.errors import ConfigError, ProofError, RetryableError, disk_is_full, is_retryable
 from tasks.core.fingerprint import DigestCache, digest, identity, stable
 from tasks.core.progress import Listener, Progress
 from tasks.core.provenance import provenance
@@ -54,6 +53,16 @@ class Outcome:
     state: State
     artifact: Artifact
     seconds: float
+
+
+class Watcher(Protocol):
+    """Who shows a running task to people."""
+
+    def listener(self, stage: str) -> Listener:
+        """What to tell the progress of a stage to; called inside its task run."""
+
+    def sealed(self, outcome: Outcome) -> None:
+        """Called inside the task run when its output is there."""
 
 
 @dataclass(frozen=True)
@@ -135,7 +144,14 @@ class Stage:
                 store.clean(address)
         return Outcome("Reused", artifact, time.monotonic() - started)
 
-    def submit(self, store: Store, config: BaseModel, force: bool = False, **inputs: Any) -> Any:
+    def submit(
+        self,
+        store: Store,
+        config: BaseModel,
+        force: bool = False,
+        watcher: Watcher | None = None,
+        **inputs: Any,
+    ) -> Any:
         """Run the stage as a Prefect task; inputs are futures or artifacts. Returns a future."""
         from prefect import task
         from prefect.cache_policies import NO_CACHE
@@ -154,9 +170,10 @@ class Stage:
         )
         def run(inputs: dict[str, Artifact]) -> Any:
             runs = {"flow_run_id": str(flow_run.id), "task_run_id": str(task_run.id)}
-            listener = _progress_artifact(self.name)
+            listener = watcher.listener(self.name) if watcher else None
             outcome = self.build(store, config, inputs, force, listener, **runs)
-            _table_artifact(outcome)
+            if watcher:
+                watcher.sealed(outcome)
             if outcome.state == "Reused":
                 return Completed(name="Reused", data=outcome.artifact)
             return outcome.artifact
@@ -198,7 +215,7 @@ class Stage:
             )
             store.seal(address, work, files, record, lease)
         except Exception as error:
-            if not _disk_is_full(error):
+            if not disk_is_full(error):
                 raise
             store.drop_out(address)
             raise RetryableError(
@@ -282,22 +299,3 @@ def _json_metrics(name: str, metrics: Metrics) -> Metrics:
         raise ProofError(
             f"{name} measured something that is no finite JSON value: {error}"
         ) from error
-
-
-def _disk_is_full(error: BaseException | None) -> bool:
-    # Writers in C++ and Rust lose the errno and keep only its words.
-    while error is not None:
-        if getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT):
-            return True
-        if "No space left on device" in str(error):
-            return True
-        error = error.__cause__ or error.__context__
-    return False
-
-
-def _progress_artifact(name: str) -> Listener:
-    return lambda fraction, text: None
-
-
-def _table_artifact(outcome: Outcome) -> None:
-    return None

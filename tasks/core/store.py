@@ -83,32 +83,34 @@ class Store:
 
     def find(self, address: Address, output: type[ArtifactT]) -> ArtifactT | None:
         """The sealed output of an address, or None; reads the record and the files' sizes only."""
-        data = self.storage.read(f"{address.key}/{RECORD_NAME}")
-        if data is None:
+        text = self.storage.read(f"{address.key}/{RECORD_NAME}")
+        if text is None:
             return None
         try:
-            record = decode(data, self.path(address))
+            record = decode(text, self.path(address))
         except InputError as error:
             _log.warning("not taken: %s", error)
             return None
-        wrong = self.misfits(record)
+        wrong = self.misfits(record, f"{address.key}/data")
         if wrong or record.fingerprint != address.fingerprint:
             _log.warning("not taken: %s: %s", self.path(address), "; ".join(wrong) or "other stage")
             return None
         return output(path=self.storage.materialise(address.key), record=record)
 
-    def misfits(self, record: Record, deep: bool = False) -> list[str]:
-        """What is wrong with a record's files, in words: missing, wrong size, other digest (deep)."""
-        folder = f"{record.stage}/{record.label}/{record.fingerprint}/data"
+    def misfits(self, record: Record, data: str, deep: bool = False) -> list[str]:
+        """What is wrong with the record's files under the key `data`, in words.
+
+        `deep` hashes them again; otherwise only their sizes are looked at.
+        """
         wrong = []
         for entry in record.files:
-            size = self.storage.size(f"{folder}/{entry.path}")
+            size = self.storage.size(f"{data}/{entry.path}")
             if size is None:
                 wrong.append(f"{entry.path} is missing")
             elif size != entry.bytes:
                 wrong.append(f"{entry.path} has {size} bytes, not {entry.bytes}")
             elif deep:
-                found = sha256_file(self.storage.materialise(folder) / entry.path)
+                found = sha256_file(self.storage.materialise(data) / entry.path)
                 if found != entry.sha256:
                     wrong.append(f"{entry.path} has SHA-256 {found}, not {entry.sha256}")
         return wrong
@@ -163,8 +165,8 @@ class Store:
         for label in self.storage.children(stage):
             for fingerprint in self.storage.children(f"{stage}/{label}"):
                 key = f"{stage}/{label}/{fingerprint}/{RECORD_NAME}"
-                if (data := self.storage.read(key)) is not None:
-                    found.append(decode(data, self.root / key))
+                if (text := self.storage.read(key)) is not None:
+                    found.append(decode(text, self.root / key))
         return found
 
     def _work_folder(self, address: Address) -> Path:

@@ -1,0 +1,149 @@
+"""What people see of a run: Prefect tables and progress, one line a stage, a summary at the end."""
+
+from __future__ import annotations
+
+import contextvars
+import logging
+from typing import Any
+
+from tasks.core.errors import PipelineError
+from tasks.core.progress import Listener
+from tasks.core.stage import Outcome
+
+_log = logging.getLogger(__name__)
+
+Row = dict[str, Any]
+
+
+def listener(stage: str) -> Listener:
+    """What keeps a Prefect progress artifact of the running task up to date."""
+    from prefect.artifacts import create_progress_artifact, update_progress_artifact
+
+    # A stage may report from a thread of its own, which does not know the task run.
+    context = contextvars.copy_context()
+    made: list[Any] = []
+
+    def tell(fraction: float, text: str) -> None:
+        percent = round(100 * fraction, 1)
+        if made:
+            context.run(update_progress_artifact, made[0], progress=percent, description=text)
+        else:
+            key = f"{_key(stage)}-progress"
+            made.append(context.run(create_progress_artifact, percent, key=key, description=text))
+
+    return _until_it_fails(tell)
+
+
+def sealed(outcome: Outcome) -> None:
+    """Show the record's metrics as a Prefect table of the running task."""
+    from prefect.artifacts import create_table_artifact
+
+    artifact = outcome.artifact
+    create_table_artifact(
+        table=[{"metric": key, "value": str(value)} for key, value in artifact.metrics.items()],
+        key=f"{_key(artifact.record.stage)}-metrics",
+        description=f"{outcome.state}: `{artifact.path}`",
+    )
+
+
+def row(stage: str, future: Any) -> Row:
+    """Wait for a stage's future and say what became of it.
+
+    Returns:
+        `stage`, `state` (Built, Reused, Failed, NotReached), `path`, `seconds`, `metrics`; with
+        `error` and `exit_code` where it failed.
+    """
+    future.wait()
+    state = future.state
+    if state.is_completed():
+        artifact = future.result()
+        reused = state.name == "Reused"
+        return {
+            "stage": stage,
+            "state": "Reused" if reused else "Built",
+            "path": str(artifact.path),
+            "seconds": 0.0 if reused else artifact.record.seconds,
+            "metrics": artifact.metrics,
+        }
+    if not state.is_final():
+        return not_reached(stage)
+    return not_reached(stage) | {"state": "Failed"} | _failure(state)
+
+
+def not_reached(stage: str) -> Row:
+    """The row of a stage that did not run."""
+    return {"stage": stage, "state": "NotReached", "path": None, "seconds": 0.0, "metrics": {}}
+
+
+def line(row: Row) -> str:
+    """A row as one line of text."""
+    return (
+        f"{row['stage']:<13}{row['state']:<11}{row['seconds']:8.1f} s  {row['path'] or ''}".rstrip()
+    )
+
+
+def overview(rows: list[Row]) -> None:
+    """Show all stages as one Prefect table of the flow run."""
+    from prefect.artifacts import create_table_artifact
+
+    shown = ("stage", "state", "seconds", "path", "error")
+    create_table_artifact(
+        table=[{key: str(row.get(key, "")) for key in shown} for row in rows], key="line"
+    )
+
+
+def summary(rows: list[Row]) -> list[str]:
+    """What the run proved, in a few lines: perplexity, loss pairs, served tokens."""
+    metrics = {row["stage"]: row["metrics"] for row in rows}
+    evaluated, exported = metrics.get("evaluate", {}), metrics.get("export", {})
+    lines = []
+    if "perplexity_before" in evaluated:
+        before, after = evaluated["perplexity_before"], evaluated["perplexity_after"]
+        lines.append(
+            f"held-out perplexity  {before:.4f} -> {after:.4f}  ({after / before - 1:+.2%}, "
+            f"{evaluated.get('eval_tokens', 0):,} tokens)"
+        )
+    for when in ("before", "after"):
+        if f"loss_hf_{when}" in evaluated:
+            ours, theirs = evaluated[f"loss_megatron_{when}"], evaluated[f"loss_hf_{when}"]
+            lines.append(
+                f"loss {when:<6} training  Hugging Face {theirs:.6f}  Megatron {ours:.6f}  "
+                f"difference {abs(ours - theirs):.1e}"
+            )
+    if "served_tokens" in exported:
+        equal = "equal" if exported.get("tokens_equal") else "NOT EQUAL"
+        lines.append(f"served tokens    {exported['served_tokens']}")
+        lines.append(f"Megatron tokens  {exported['megatron_tokens']}  ({equal})")
+        lines.append(f"served text      {exported.get('served_text', '')!r}")
+    return lines
+
+
+def _failure(state: Any) -> Row:
+    from prefect.states import get_state_exception
+
+    error = get_state_exception(state)
+    if isinstance(error, PipelineError):
+        return {"error": str(error), "exit_code": error.exit_code}
+    if not isinstance(error, OSError):
+        _log.error("an error that the program did not foresee", exc_info=error)
+    return {"error": f"{type(error).__name__}: {error}", "exit_code": 3}
+
+
+def _until_it_fails(tell: Listener) -> Listener:
+    """A server that went away must not end a stage that works: tell once, then keep quiet."""
+    broken: list[Exception] = []
+
+    def careful(fraction: float, text: str) -> None:
+        if not broken:
+            try:
+                tell(fraction, text)
+            except Exception as error:
+                broken.append(error)
+                _log.warning("no more progress is sent to Prefect: %s", error)
+
+    return careful
+
+
+def _key(stage: str) -> str:
+    # Prefect allows lower-case letters, digits and dashes.
+    return stage.replace("_", "-")
