@@ -1,0 +1,1 @@
+"""The line as a Prefect flow and as a command."""

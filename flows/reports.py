@@ -6,6 +6,7 @@ import contextvars
 import logging
 from typing import Any
 
+from tasks.core.artifacts import Artifact
 from tasks.core.errors import PipelineError
 from tasks.core.progress import Listener
 from tasks.core.stage import Outcome
@@ -57,17 +58,25 @@ def row(stage: str, future: Any) -> Row:
     state = future.state
     if state.is_completed():
         artifact = future.result()
-        reused = state.name == "Reused"
-        return {
-            "stage": stage,
-            "state": "Reused" if reused else "Built",
-            "path": str(artifact.path),
-            "seconds": 0.0 if reused else artifact.record.seconds,
-            "metrics": artifact.metrics,
-        }
+        if state.name == "Reused":
+            return reused(stage, artifact)
+        return reused(stage, artifact) | {"state": "Built", "seconds": artifact.record.seconds}
     if not state.is_final():
         return not_reached(stage)
     return not_reached(stage) | {"state": "Failed"} | _failure(state)
+
+
+def reused(stage: str, artifact: Artifact | None) -> Row:
+    """The row of a stage that took what was sealed, or of one that was not asked for."""
+    if artifact is None:
+        return not_reached(stage)
+    return {
+        "stage": stage,
+        "state": "Reused",
+        "path": str(artifact.path),
+        "seconds": 0.0,
+        "metrics": artifact.metrics,
+    }
 
 
 def not_reached(stage: str) -> Row:
@@ -121,7 +130,7 @@ def summary(rows: list[Row]) -> list[str]:
 def _failure(state: Any) -> Row:
     from prefect.states import get_state_exception
 
-    error = get_state_exception(state)
+    error: Any = get_state_exception(state)
     if isinstance(error, PipelineError):
         return {"error": str(error), "exit_code": error.exit_code}
     if not isinstance(error, OSError):

@@ -1,0 +1,244 @@
+"""`megaline`: run, plan, why, show, verify. Prefect and torch are loaded only by `run`."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal, NoReturn
+
+from cyclopts import App, CycloptsError, Parameter
+
+from tasks.core.errors import ConfigError, PipelineError
+from tasks.core.progress import clear
+
+StageName = Literal[
+    "ingest", "clean", "model", "tokens", "to_megatron", "train", "to_hf", "evaluate", "export"
+]
+Json = Annotated[bool, Parameter(name="--json", negative="", help="Print one JSON document")]
+Root = Annotated[
+    Path | None, Parameter(help="The store; MEGALINE_ROOT, else .megaline, without it")
+]
+Recipe = Annotated[Path, Parameter(help="A YAML file, such as deploy/recipes/quickstart.yaml")]
+Overrides = Annotated[str, Parameter(help="stage.field=value, laid over the recipe")]
+
+app = App(
+    name="megaline",
+    help="From raw text to a served language model on Megatron-Core.",
+    help_epilogue="Exit codes: 0 done; 1 a proof or a gate does not hold; 2 bad input; "
+    "3 failed, may be retried.",
+    help_format="plaintext",
+    version_flags=[],
+    print_error=False,
+    exit_on_error=False,
+    result_action="return_value",
+)
+
+
+@app.command
+def run(
+    recipe: Recipe,
+    *overrides: Overrides,
+    until: Annotated[StageName | None, Parameter(help="The last stage wanted")] = None,
+    force: Annotated[
+        tuple[StageName, ...], Parameter(negative="", help="Build this stage anew")
+    ] = (),
+    root: Root = None,
+    json: Json = False,
+) -> int:
+    """Run the line; stages that are sealed already are reused.
+
+    Examples:
+
+    megaline run deploy/recipes/quickstart.yaml
+
+    megaline run deploy/recipes/quickstart.yaml train.steps=7 --until train
+    """
+    from flows import reports
+    from flows.config import load
+    from flows.run import run as run_line
+
+    rows = run_line(load(recipe, overrides), str(root) if root else None, until, force)
+    clear()
+    failed = [row for row in rows if row["state"] == "Failed"]
+    if json:
+        _print_json({"stages": rows})
+    else:
+        asked = [row for row in rows if row["state"] != "NotReached" or (failed and not until)]
+        print(*map(reports.line, asked), *reports.summary(rows), sep="\n")
+    for row in failed:
+        print(f"megaline: {row['stage']} failed. {row['error']}", file=sys.stderr)
+    return min((row["exit_code"] for row in failed), default=0)
+
+
+@app.command
+def plan(recipe: Recipe, *overrides: Overrides, root: Root = None, json: Json = False) -> int:
+    """Show each stage's label and fingerprint, and whether it is sealed. No work is done.
+
+    Examples:
+
+    megaline plan deploy/recipes/quickstart.yaml
+
+    megaline plan deploy/recipes/quickstart.yaml train.steps=7
+    """
+    from flows.config import load
+    from flows.line import plan as plan_line
+    from tasks.core.store import Store
+
+    store = Store(root)
+    rows = [
+        {
+            "stage": name,
+            "label": planned.address.label,
+            "fingerprint": planned.address.fingerprint,
+            "state": "sealed" if planned.artifact else "to build",
+            "path": str(store.path(planned.address)),
+        }
+        for name, planned in plan_line(load(recipe, overrides), store).items()
+    ]
+    if json:
+        _print_json({"stages": rows})
+    else:
+        width = max(len(row["label"]) for row in rows)
+        for row in rows:
+            print(
+                f"{row['stage']:<13}{row['state']:<10}{row['fingerprint']}  {row['label']:<{width}}"
+            )
+    return 0
+
+
+@app.command
+def why(
+    recipe: Recipe, stage: StageName, *overrides: Overrides, root: Root = None, json: Json = False
+) -> int:
+    """Say what differs between a planned stage and the nearest sealed output, field by field.
+
+    Examples:
+
+    megaline why deploy/recipes/quickstart.yaml to_hf train.steps=7
+    """
+    from flows import lineage
+    from flows.config import load
+    from flows.line import plan as plan_line
+    from tasks.core.store import Store
+
+    store = Store(root)
+    planned = plan_line(load(recipe, overrides), store)
+    reason = lineage.why(store, planned, stage)
+    state = "sealed" if planned[stage].artifact else "to build"
+    if json:
+        _print_json(
+            {
+                "stage": stage,
+                "state": state,
+                "fingerprint": planned[stage].address.fingerprint,
+                "nearest": str(reason.nearest) if reason else None,
+                "differences": reason.differences if reason else [],
+            }
+        )
+    elif reason is None:
+        print(f"{stage} is {state}: this store holds no sealed output of it to compare with")
+    else:
+        print(f"{stage} is {state}; nearest sealed output: {reason.nearest}")
+        print(*(reason.differences or ["nothing differs"]), sep="\n")
+    return 0
+
+
+@app.command
+def show(path: Path, *, json: Json = False) -> int:
+    """Show the record of an output, its files and what it was made from.
+
+    Examples:
+
+    megaline show .megaline/train/*/*
+    """
+    from flows import lineage
+
+    folder, record = lineage.open_record(path)
+    above = lineage.ancestors(folder, record)
+    document = record.model_dump(mode="json")
+    if json:
+        found = {key: item and item.model_dump(mode="json") for key, item in above.items()}
+        _print_json({"path": str(folder), "record": document, "ancestors": found})
+        return 0
+    print(folder)
+    for key in ("stage", "version", "label", "fingerprint", "created_at", "seconds"):
+        print(f"  {key:<12} {document[key]}")
+    for title in ("metrics", "provenance"):
+        print(title, *(f"  {key:<24} {value}" for key, value in document[title].items()), sep="\n")
+    print(
+        "files", *(f"  {f.bytes:>14,}  {f.sha256[:12]}  {f.path}" for f in record.files), sep="\n"
+    )
+    print(
+        "made from",
+        *(f"  {key}{'' if item else '  (gone)'}" for key, item in above.items()),
+        sep="\n",
+    )
+    return 0
+
+
+@app.command
+def verify(path: Path, *, deep: bool = False, json: Json = False) -> int:
+    """Hold an output against its record; exit code 1 where something does not match.
+
+    Examples:
+
+    megaline verify .megaline/to_hf/*/* --deep
+
+    Args:
+        deep: hash every file again instead of looking at sizes only
+    """
+    from flows import lineage
+
+    folder, record = lineage.open_record(path)
+    wrong = lineage.mismatches(folder, record, deep)
+    if json:
+        _print_json({"path": str(folder), "ok": not wrong, "deep": deep, "mismatches": wrong})
+    else:
+        checked = "digests" if deep else "sizes"
+        print(f"{folder}: {len(record.files)} files, {checked}: {'ok' if not wrong else 'WRONG'}")
+        print(*(f"  {line}" for line in wrong), sep="\n", end="\n" if wrong else "")
+    return 1 if wrong else 0
+
+
+def main(arguments: Sequence[str] | None = None) -> NoReturn:
+    """The command's entry: errors as one paragraph on standard error, and the exit code."""
+    handler = logging.StreamHandler()
+    handler.setFormatter(logging.Formatter("megaline: %(message)s"))
+    handler.setLevel(logging.WARNING)
+    for name in ("flows", "tasks", "megatron_bridge"):
+        logging.getLogger(name).addHandler(handler)
+    try:
+        code = _guarded(list(sys.argv[1:] if arguments is None else arguments))
+    except BrokenPipeError:
+        # The reader of our output left (`megaline show … | head`).
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        code = 0
+    sys.exit(code)
+
+
+def _guarded(arguments: list[str]) -> int:
+    try:
+        try:
+            code = app(arguments)
+        except CycloptsError as error:
+            raise ConfigError(
+                str(error), where="the command line", fix="see `megaline --help`"
+            ) from error
+        sys.stdout.flush()
+        return code if isinstance(code, int) else 0
+    except PipelineError as error:
+        clear()
+        print(f"megaline: {error}", file=sys.stderr)
+        return error.exit_code
+
+
+def _print_json(document: Any) -> None:
+    print(json.dumps(document, ensure_ascii=False, indent=2))
+
+
+if __name__ == "__main__":
+    main()

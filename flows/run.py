@@ -1,0 +1,160 @@
+"""One run from the command line: Prefect's settings, its ephemeral server, and clean endings."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import FrameType
+from typing import Any, NoReturn
+
+from flows.config import PipelineConfig
+from flows.line import needed, plan
+from tasks.core.errors import RetryableError
+from tasks.core.lease import release_all
+from tasks.core.store import Store
+
+# Only what the user has not set; Prefect reads them when it is first imported.
+_SETTINGS = {
+    "DO_NOT_TRACK": "1",
+    "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
+    "PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS": "180",
+    "PREFECT_LOGGING_EXTRA_LOGGERS": "flows,tasks,megatron_bridge",
+    # The server keeps the whole log; on the console the command speaks for itself.
+    "PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL": "CRITICAL",
+    "PREFECT_CLI_COLORS": "false",
+}
+_GRACE_SECONDS = 5.0
+
+
+def run(
+    config: PipelineConfig, root: str | None, until: str | None, force: Sequence[str]
+) -> list[dict[str, Any]]:
+    """Run the line and wait for it; returns one row a stage (`flows.reports.row`).
+
+    Raises:
+        RetryableError: the Prefect server named by `PREFECT_API_URL` does not answer.
+    """
+    if not os.environ.get("PREFECT_API_URL"):
+        rows = None if force else _all_sealed(config, Store(root), until)
+        if rows is not None:
+            return rows
+    for name, value in _SETTINGS.items():
+        os.environ.setdefault(name, value)
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, _stop)
+    return _in_thread(lambda: _flow(config, root, until, force))
+
+
+def _all_sealed(
+    config: PipelineConfig, store: Store, until: str | None
+) -> list[dict[str, Any]] | None:
+    """The rows of a line with nothing left to do, for which no server need be started."""
+    from flows import reports
+
+    planned = plan(config, store)
+    wanted = needed(config, until)
+    artifacts = {name: planned[name].artifact for name in wanted}
+    if any(found is None or store.unfinished(planned[n].address) for n, found in artifacts.items()):
+        return None
+    return [reports.reused(name, artifacts.get(name)) for name in planned]
+
+
+def _flow(
+    config: PipelineConfig, root: str | None, until: str | None, force: Sequence[str]
+) -> list[dict[str, Any]]:
+    import httpx
+
+    from flows.pipeline import pipeline
+
+    try:
+        if not os.environ.get("PREFECT_API_URL"):
+            _start_server()
+        state: Any = pipeline(config, root, until, list(force), return_state=True)
+    except (httpx.TransportError, RuntimeError) as error:
+        if isinstance(error, RuntimeError) and "API" not in str(error):
+            raise
+        raise RetryableError(
+            "The Prefect server does not answer",
+            where=os.environ.get("PREFECT_API_URL", "the ephemeral server"), got=error,
+            expected="a running Prefect 3.9 server",
+            fix="start it, or unset PREFECT_API_URL to run without one",
+        ) from error  # fmt: skip
+    rows = state.result(raise_on_failure=False)
+    if isinstance(rows, BaseException):
+        raise rows
+    return list(rows)
+
+
+def _start_server() -> None:
+    """Start Prefect's ephemeral server and see to it that it ends with this process, however."""
+    from prefect.server.api.server import SubprocessASGIServer
+
+    server = SubprocessASGIServer()
+    server.start()
+    process = server.server_process
+    if process is not None:
+        # The pipe closes when this process ends, be it by SIGKILL.
+        subprocess.Popen(["sh", "-c", f"read _; kill {process.pid}"], stdin=subprocess.PIPE)
+
+
+def _in_thread(work: Callable[[], list[dict[str, Any]]]) -> list[dict[str, Any]]:
+    """Run away from the main thread, where Prefect would install signal handlers of its own."""
+    results: list[list[dict[str, Any]]] = []
+    errors: list[BaseException] = []
+
+    def target() -> None:
+        try:
+            results.append(work())
+        except BaseException as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=target, name="flow", daemon=True)
+    thread.start()
+    while thread.is_alive():
+        thread.join(0.2)
+    if errors:
+        raise errors[0]
+    return results[0]
+
+
+def _stop(number: int, _: FrameType | None) -> NoReturn:
+    """End at once: children first, then the leases, then this process."""
+    signal.signal(number, signal.SIG_IGN)
+    _end_children()
+    release_all()
+    sys.stderr.write(f"\nstopped by {signal.Signals(number).name}; what is sealed will be reused\n")
+    sys.stderr.flush()
+    os._exit(128 + number)
+
+
+def _end_children() -> None:
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        for pid in _children():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, number)
+        deadline = time.monotonic() + _GRACE_SECONDS
+        while _children() and time.monotonic() < deadline:
+            time.sleep(0.05)
+
+
+def _children() -> list[int]:
+    """The pids of this process's own living children (Linux; elsewhere they end by their pipes)."""
+    pids: list[int] = []
+    for task in Path("/proc/self/task").glob("*/children"):
+        with contextlib.suppress(OSError):
+            pids += map(int, task.read_text().split())
+    return [pid for pid in pids if not _is_zombie(pid)]
+
+
+def _is_zombie(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except OSError:
+        return True
