@@ -8,7 +8,7 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal, NoReturn
+from typing import Annotated, Any, Literal, NoReturn, TextIO
 
 from cyclopts import App, CycloptsError, Parameter
 
@@ -41,17 +41,18 @@ app = App(
 @app.command
 def run(
     recipe: Recipe,
+    /,
     *overrides: Overrides,
     until: Annotated[StageName | None, Parameter(help="The last stage wanted")] = None,
     force: Annotated[
-        tuple[StageName, ...], Parameter(negative="", help="Build this stage anew")
-    ] = (),
+        list[StageName] | None, Parameter(negative="", help="Build this stage anew (repeatable)")
+    ] = None,
     root: Root = None,
     json: Json = False,
 ) -> int:
     """Run the line; stages that are sealed already are reused.
 
-    Examples:
+    For example:
 
     megaline run deploy/recipes/quickstart.yaml
 
@@ -61,24 +62,23 @@ def run(
     from flows.config import load
     from flows.run import run as run_line
 
-    rows = run_line(load(recipe, overrides), str(root) if root else None, until, force)
-    clear()
+    _tell_stages(sys.stderr if json else sys.stdout)
+    rows = run_line(load(recipe, overrides), str(root) if root else None, until, force or [])
     failed = [row for row in rows if row["state"] == "Failed"]
     if json:
         _print_json({"stages": rows})
     else:
-        asked = [row for row in rows if row["state"] != "NotReached" or (failed and not until)]
-        print(*map(reports.line, asked), *reports.summary(rows), sep="\n")
+        print(*reports.summary(rows), sep="\n", end="\n" if reports.summary(rows) else "")
     for row in failed:
         print(f"megaline: {row['stage']} failed. {row['error']}", file=sys.stderr)
     return min((row["exit_code"] for row in failed), default=0)
 
 
 @app.command
-def plan(recipe: Recipe, *overrides: Overrides, root: Root = None, json: Json = False) -> int:
+def plan(recipe: Recipe, /, *overrides: Overrides, root: Root = None, json: Json = False) -> int:
     """Show each stage's label and fingerprint, and whether it is sealed. No work is done.
 
-    Examples:
+    For example:
 
     megaline plan deploy/recipes/quickstart.yaml
 
@@ -112,11 +112,16 @@ def plan(recipe: Recipe, *overrides: Overrides, root: Root = None, json: Json = 
 
 @app.command
 def why(
-    recipe: Recipe, stage: StageName, *overrides: Overrides, root: Root = None, json: Json = False
+    recipe: Recipe,
+    stage: StageName,
+    /,
+    *overrides: Overrides,
+    root: Root = None,
+    json: Json = False,
 ) -> int:
     """Say what differs between a planned stage and the nearest sealed output, field by field.
 
-    Examples:
+    For example:
 
     megaline why deploy/recipes/quickstart.yaml to_hf train.steps=7
     """
@@ -148,10 +153,10 @@ def why(
 
 
 @app.command
-def show(path: Path, *, json: Json = False) -> int:
+def show(path: Path, /, *, json: Json = False) -> int:
     """Show the record of an output, its files and what it was made from.
 
-    Examples:
+    For example:
 
     megaline show .megaline/train/*/*
     """
@@ -181,10 +186,10 @@ def show(path: Path, *, json: Json = False) -> int:
 
 
 @app.command
-def verify(path: Path, *, deep: bool = False, json: Json = False) -> int:
+def verify(path: Path, /, *, deep: bool = False, json: Json = False) -> int:
     """Hold an output against its record; exit code 1 where something does not match.
 
-    Examples:
+    For example:
 
     megaline verify .megaline/to_hf/*/* --deep
 
@@ -234,6 +239,23 @@ def _guarded(arguments: list[str]) -> int:
         clear()
         print(f"megaline: {error}", file=sys.stderr)
         return error.exit_code
+
+
+def _tell_stages(stream: TextIO) -> None:
+    """Print the line of each stage as it ends."""
+    handler = _Lines(stream)
+    handler.addFilter(lambda record: record.levelno == logging.INFO)
+    log = logging.getLogger("flows.reports")
+    log.setLevel(logging.INFO)
+    log.addHandler(handler)
+
+
+class _Lines(logging.StreamHandler[TextIO]):
+    """Plain lines, in place of the progress line."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        clear()
+        super().emit(record)
 
 
 def _print_json(document: Any) -> None:

@@ -1,4 +1,4 @@
-"""The configuration of a whole line: the stages' configs in one frozen model, read from a recipe."""
+"""The configuration of a whole line: one frozen model of its stages' configs, from a recipe."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def load(recipe: Path | str, overrides: Sequence[str] = ()) -> PipelineConfig:
     values = _absolute(values, recipe.parent.resolve())
     for override in overrides:
         _lay_over(values, override)
-    return validate(values, recipe)
+    return validate(values, " ".join([str(recipe), *overrides]))
 
 
 def validate(values: dict[str, Any], where: object) -> PipelineConfig:
@@ -103,7 +103,7 @@ _Loader.add_implicit_resolver(
 
 def _parse(text: str, where: object) -> Any:
     try:
-        return yaml.load(text, _Loader)  # noqa: S506 (a SafeLoader)
+        return yaml.load(text, _Loader)
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         place = f"{where}, line {mark.line + 1}, column {mark.column + 1}" if mark else where
@@ -146,10 +146,10 @@ def _explained(error: ValidationError, where: object) -> ConfigError:
     more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
     if first["type"] == "extra_forbidden":
         near = difflib.get_close_matches(name, _names(PipelineConfig), n=1, cutoff=0.5)
-        hint = f"did you mean {near[0]}?" if near else "see `megaline plan --help`"
         return ConfigError(
-            f"Unknown name {name}: {hint}{more}", where=where, expected="a known field", got=name,
-            fix=f"write {near[0]}" if near else "leave it out",
+            f"Unknown name {name}{f': did you mean {near[0]}' if near else ''}{more}", where=where,
+            expected="a known stage and field", got=name,
+            fix="write the right name" if near else "leave it out",
         )  # fmt: skip
     if first["type"] == "missing":
         return ConfigError(

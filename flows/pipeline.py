@@ -44,7 +44,7 @@ def pipeline(
 
     line(config, submit)
     rows = [
-        reports.row(name, future) if future else reports.not_reached(name)
+        reports.told(reports.row(name, future)) if future else reports.not_reached(name)
         for name, future in futures.items()
     ]
     reports.overview(rows)

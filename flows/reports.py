@@ -91,6 +91,13 @@ def line(row: Row) -> str:
     )
 
 
+def told(row: Row) -> Row:
+    """The row itself, after its line went to the log; stages that did not run stay silent."""
+    if row["state"] != "NotReached":
+        _log.info("%s", line(row))
+    return row
+
+
 def overview(rows: list[Row]) -> None:
     """Show all stages as one Prefect table of the flow run."""
     from prefect.artifacts import create_table_artifact

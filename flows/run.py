@@ -63,7 +63,7 @@ def _all_sealed(
     artifacts = {name: planned[name].artifact for name in wanted}
     if any(found is None or store.unfinished(planned[n].address) for n, found in artifacts.items()):
         return None
-    return [reports.reused(name, artifacts.get(name)) for name in planned]
+    return [reports.told(reports.reused(name, artifacts.get(name))) for name in planned]
 
 
 def _flow(
@@ -101,7 +101,9 @@ def _start_server() -> None:
     process = server.server_process
     if process is not None:
         # The pipe closes when this process ends, be it by SIGKILL.
-        subprocess.Popen(["sh", "-c", f"read _; kill {process.pid}"], stdin=subprocess.PIPE)
+        subprocess.Popen(
+            ["sh", "-c", f"read _; kill {process.pid} 2>/dev/null"], stdin=subprocess.PIPE
+        )
 
 
 def _in_thread(work: Callable[[], list[dict[str, Any]]]) -> list[dict[str, Any]]:
