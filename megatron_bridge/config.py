@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -46,7 +48,9 @@ class TrainConfig(ParallelConfig):
     adam_beta1: float = Field(0.9, ge=0, lt=1)
     adam_beta2: float = Field(0.95, ge=0, lt=1)
     adam_eps: float = Field(1e-8, gt=0)
-    clip_grad: float = Field(1.0, ge=0, description="Largest gradient norm; 0 switches clipping off")
+    clip_grad: float = Field(
+        1.0, ge=0, description="Largest gradient norm; 0 switches clipping off"
+    )
     seed: int = Field(1234, ge=0)
     dtype: DType = "float32"
     distributed_optimizer: bool = Field(
@@ -104,4 +108,81 @@ class TrainConfig(ParallelConfig):
                 got=self.warmup_steps,
                 fix="lower warmup_steps or raise steps",
             )
+        if self.min_learning_rate > self.learning_rate:
+            raise ConfigError(
+                "The smallest learning rate is larger than the learning rate",
+                where="min_learning_rate",
+                expected=f"at most learning_rate = {self.learning_rate}",
+                got=self.min_learning_rate,
+                fix="lower min_learning_rate",
+            )
         return self
+
+
+class TrainSpec(BaseModel):
+    """One training job, as its ranks read it from a JSON file."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    config: TrainConfig
+    checkpoint: Path = Field(description="The checkpoint to start from")
+    train_data: Path = Field(description="Prefix of the training split's .bin and .idx")
+    end_of_document: int = Field(ge=0, description="Token id that ends each document")
+    run_dir: Path = Field(description="Log, ledger and checkpoints; a later call resumes from it")
+
+
+class ForwardSpec(BaseModel):
+    """One job without gradients, as its ranks read it from a JSON file."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    job: Literal["logits", "losses", "generate"]
+    checkpoint: Path
+    tokens: list[list[int]]
+    out: Path
+    parallel: ParallelConfig = ParallelConfig()
+    dtype: DType = "float32"
+    max_new_tokens: int = Field(0, ge=0)
+
+
+def validate_layout(
+    fields: Mapping[str, Any], parallel: ParallelConfig, sequence_length: int | None = None
+) -> None:
+    """Check a layout against a model, before any rank starts.
+
+    Args:
+        fields: what `Family.megatron_config` returns for the model's `config.json`.
+        parallel: the layout.
+        sequence_length: tokens a sample, where it is known.
+
+    Raises:
+        ConfigError: the model cannot be laid out like this.
+    """
+    tensor, layers = parallel.tensor_parallel, fields["num_layers"]
+    heads, groups = fields["num_attention_heads"], fields["num_query_groups"]
+    longest = fields["max_sequence_length"]
+    length = sequence_length or 0
+    checks = (
+        (layers % parallel.pipeline_parallel == 0, "pipeline_parallel",
+         f"a divisor of the model's {layers} layers", parallel.pipeline_parallel),
+        (heads % tensor == 0, "tensor_parallel",
+         f"a divisor of the model's {heads} attention heads", tensor),
+        (groups % tensor == 0 or tensor % groups == 0, "tensor_parallel",
+         f"a divisor or a multiple of the model's {groups} key-value heads", tensor),
+        (fields["ffn_hidden_size"] % tensor == 0, "tensor_parallel",
+         f"a divisor of the model's feed-forward size {fields['ffn_hidden_size']}", tensor),
+        (length <= longest, "sequence_length", f"at most the model's {longest} positions", length),
+        (not parallel.sequence_parallel or length % tensor == 0, "sequence_length",
+         f"a multiple of tensor_parallel = {tensor} under sequence_parallel", length),
+        (parallel.context_parallel == 1, "context_parallel",
+         "1: sequences are not split over ranks yet", parallel.context_parallel),
+    )  # fmt: skip
+    for holds, where, expected, got in checks:
+        if not holds:
+            raise ConfigError(
+                "The model cannot be laid out like this",
+                where=where,
+                expected=expected,
+                got=got,
+                fix=f"change {where}",
+            )

@@ -1,0 +1,1 @@
+"""Starting ranks: here or elsewhere, and never leaving one behind."""

@@ -1,0 +1,1 @@
+"""What runs on the ranks; the only place that imports megatron.core."""
