@@ -1,6 +1,6 @@
-"""The errors a user may meet: one paragraph each, with what, where, expected, got and what to do.
+"""The errors a user may meet: one paragraph with what, where, expected, got and what to do.
 
-They live here because `megatron_bridge` may not import `tasks`; `tasks.core.errors` re-exports them.
+They live here, not in `tasks`, because `megatron_bridge` may not import `tasks`.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class ConfigError(PipelineError):
 
 
 class InputError(PipelineError):
-    """A file or folder given by the user is missing, damaged or of the wrong kind; never retried."""
+    """A given file or folder is missing, damaged or of the wrong kind; never retried."""
 
     exit_code = 2
 

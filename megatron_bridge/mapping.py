@@ -1,4 +1,4 @@
-"""Rows that tie Hugging Face tensors to Megatron checkpoint tensors, and the check that all are tied.
+"""Rows that tie Hugging Face tensors to Megatron checkpoint tensors, and the check of them all.
 
 One row serves both directions and every parallel layout, because a `torch_dist` checkpoint does not
 depend on the layout of the run that wrote it.
@@ -196,7 +196,6 @@ def _unclaimed(kind: str, found: set[str], wanted: set[str]) -> list[str]:
     lines = []
     for name in sorted(found - wanted):
         near = difflib.get_close_matches(name, sorted(wanted - found) or sorted(wanted), n=1)
-        lines.append(
-            f"no row claims the {kind} {name}" + (f" (nearest: {near[0]})" if near else "")
-        )
+        hint = f" (nearest: {near[0]})" if near else ""
+        lines.append(f"no row claims the {kind} {name}{hint}")
     return lines

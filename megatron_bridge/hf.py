@@ -1,0 +1,224 @@
+"""Hugging Face folders: weights by name without loading them all, and a header-first shard writer.
+
+Format of a safetensors file: 8 bytes little-endian header length, a JSON header, the tensors' bytes
+(https://github.com/huggingface/safetensors). A writer that knows all names, dtypes and shapes can
+write the header first and then stream one tensor after the other.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from megatron_bridge.errors import InputError
+
+if TYPE_CHECKING:
+    import torch
+
+SHARD_BYTES = 5 * 1000**3  # the limit that transformers' save_pretrained used for years
+
+_WEIGHT_SUFFIXES = (".safetensors", ".bin", ".pt", ".pth", ".gguf", ".h5", ".msgpack", ".onnx")
+_INDEX = "model.safetensors.index.json"
+
+
+@dataclass(frozen=True)
+class TensorSpec:
+    """A tensor to be written: name, dtype and shape."""
+
+    name: str
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+
+    @property
+    def bytes(self) -> int:
+        """Size in bytes."""
+        size = self.dtype.itemsize
+        for n in self.shape:
+            size *= n
+        return size
+
+
+class Weights:
+    """The tensors of a folder's safetensors files, read one at a time."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = Path(folder)
+        self._handles: dict[str, Any] = {}
+        self._files = self._find()
+
+    @property
+    def names(self) -> list[str]:
+        """Every tensor's name, sorted."""
+        return sorted(self._files)
+
+    def spec(self, name: str) -> TensorSpec:
+        """Return dtype and shape without reading the data."""
+        import torch
+
+        view = self._handle(self._files[name]).get_slice(name)
+        kinds = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16}
+        kinds |= {"BF16": torch.bfloat16}
+        dtype = kinds.get(view.get_dtype())
+        if dtype is None:
+            raise InputError(
+                "A weight's number format is not supported",
+                where=f"{self.folder / self._files[name]}, {name}",
+                expected=" or ".join(kinds),
+                got=view.get_dtype(),
+                fix="convert the weights to bfloat16 or float32 first",
+            )
+        return TensorSpec(name, dtype, tuple(view.get_shape()))
+
+    def read(self, name: str) -> torch.Tensor:
+        """Return one tensor."""
+        tensor: torch.Tensor = self._handle(self._files[name]).get_tensor(name)
+        return tensor
+
+    def close(self) -> None:
+        """Close the files."""
+        self._handles.clear()
+
+    def __enter__(self) -> Weights:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _handle(self, file: str) -> Any:
+        from safetensors import SafetensorError, safe_open
+
+        if file not in self._handles:
+            try:
+                self._handles[file] = safe_open(self.folder / file, framework="pt")
+            except (SafetensorError, OSError) as error:
+                raise InputError(
+                    "A weight file cannot be read",
+                    where=self.folder / file,
+                    expected="a whole safetensors file",
+                    got=error,
+                    fix="fetch the file again",
+                ) from error
+        return self._handles[file]
+
+    def _find(self) -> dict[str, str]:
+        files = sorted(path.name for path in self.folder.glob("*.safetensors"))
+        index = self.folder / _INDEX
+        if index.is_file():
+            listed = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
+            missing = sorted(set(listed.values()) - set(files))
+            if missing:
+                raise InputError(
+                    "A weight file is missing",
+                    where=self.folder,
+                    expected=f"the files that {_INDEX} lists",
+                    got=f"no {', '.join(missing)}",
+                    fix="fetch the missing files",
+                )
+            files = sorted(set(listed.values()))
+        if not files:
+            raise InputError(
+                "The model folder has no weights",
+                where=self.folder,
+                expected="*.safetensors",
+                got="none",
+                fix="give a folder with safetensors weights",
+            )
+        return {name: file for file in files for name in self._handle(file).keys()}
+
+
+def carried_files(folder: Path) -> list[Path]:
+    """Return the files of a model folder that travel beside its weights, sorted by name.
+
+    Config, tokenizer, chat template, generation config, licence: every file of the folder itself
+    but weights, their indices and hidden files. Certificates and commit marks are not the model's.
+    """
+    skipped = {"certificate.json", "checkpoint.json"}
+    return sorted(
+        path
+        for path in Path(folder).iterdir()
+        if path.is_file()
+        and not path.name.startswith(".")
+        and not path.name.endswith((*_WEIGHT_SUFFIXES, ".index.json"))
+        and path.name not in skipped
+    )
+
+
+def write_weights(
+    folder: Path,
+    specs: Sequence[TensorSpec],
+    tensors: Iterable[torch.Tensor],
+    shard_bytes: int = SHARD_BYTES,
+) -> list[str]:
+    """Write `tensors`, which come in the order of `specs`, as safetensors shards; return the names.
+
+    One file is `model.safetensors`; several get an index, as transformers writes them.
+    """
+    shards = _shards(specs, shard_bytes)
+    total = len(shards)
+    names = [
+        "model.safetensors" if total == 1 else f"model-{i:05d}-of-{total:05d}.safetensors"
+        for i in range(1, total + 1)
+    ]
+    source = iter(tensors)
+    for name, shard in zip(names, shards, strict=True):
+        with (folder / name).open("wb") as file:
+            file.write(_header(shard))
+            for spec in shard:
+                file.write(_raw(next(source), spec))
+            file.flush()
+            os.fsync(file.fileno())
+    if total > 1:
+        weight_map = {s.name: n for n, shard in zip(names, shards, strict=True) for s in shard}
+        size = {"total_size": sum(spec.bytes for spec in specs)}
+        text = json.dumps({"metadata": size, "weight_map": weight_map}, indent=2)
+        (folder / _INDEX).write_text(text + "\n", encoding="utf-8")
+        names.append(_INDEX)
+    return names
+
+
+def _shards(specs: Sequence[TensorSpec], limit: int) -> list[list[TensorSpec]]:
+    shards: list[list[TensorSpec]] = [[]]
+    size = 0
+    for spec in specs:
+        if shards[-1] and size + spec.bytes > limit:
+            shards.append([])
+            size = 0
+        shards[-1].append(spec)
+        size += spec.bytes
+    return shards
+
+
+def _header(specs: Sequence[TensorSpec]) -> bytes:
+    import torch
+
+    names = {torch.float64: "F64", torch.float32: "F32", torch.float16: "F16"}
+    names |= {torch.bfloat16: "BF16"}
+    header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
+    end = 0
+    for spec in specs:
+        start, end = end, end + spec.bytes
+        header[spec.name] = {
+            "dtype": names[spec.dtype],
+            "shape": list(spec.shape),
+            "data_offsets": [start, end],
+        }
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    return len(text).to_bytes(8, "little") + text
+
+
+def _raw(tensor: torch.Tensor, spec: TensorSpec) -> memoryview:
+    import torch
+
+    if tuple(tensor.shape) != spec.shape or tensor.dtype != spec.dtype:
+        raise InputError(
+            "A tensor is not as announced",
+            where=spec.name,
+            expected=f"{spec.dtype} {list(spec.shape)}",
+            got=f"{tensor.dtype} {list(tensor.shape)}",
+        )
+    return memoryview(tensor.contiguous().flatten().view(torch.uint8).numpy())
