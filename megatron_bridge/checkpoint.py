@@ -141,17 +141,20 @@ def read_info(folder: Path) -> CheckpointInfo:
 
 
 def write(folder: Path, chunks: Iterable[Chunk], dtype: torch.dtype) -> None:
-    """Write `chunks` as a `torch_dist` checkpoint into a new `folder`, one tensor at a time."""
+    """Write `chunks` as a `torch_dist` checkpoint into an empty `folder`, one tensor at a time."""
     import torch
-    from torch.distributed.checkpoint import FileSystemWriter, save
+    from torch.distributed.checkpoint.filesystem import FileSystemWriter
 
-    folder.mkdir(parents=True)
-    save(
-        {},
-        storage_writer=FileSystemWriter(folder, thread_count=1, sync_files=False),
-        planner=_planner({(chunk.key, chunk.offset): chunk for chunk in chunks}, dtype),
-        no_dist=True,
-    )
+    # The steps of torch.distributed.checkpoint.save for one process, without its process group.
+    writer = FileSystemWriter(folder, thread_count=1, sync_files=False)
+    planner = _planner({(chunk.key, chunk.offset): chunk for chunk in chunks}, dtype)
+    planner.set_up_planner({}, writer.storage_meta(), is_coordinator=True)
+    writer.set_up_storage_writer(is_coordinator=True)
+    plan = writer.prepare_local_plan(planner.create_local_plan())
+    (plan,), metadata = planner.create_global_plan([plan])
+    (plan,) = writer.prepare_global_plan([plan])
+    results = writer.write_data(planner.finish_plan(plan), planner)
+    writer.finish(metadata, [results.wait()])
     torch.save({}, folder / "common.pt")
     backend = {"sharded_backend": "torch_dist", "sharded_backend_version": 1}
     backend |= {"common_backend": "torch", "common_backend_version": 1}
@@ -168,10 +171,12 @@ class Reader:
 
     def shapes(self) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:
         """Return global shape and dtype of every tensor by key; byte entries are left out."""
+        from torch.distributed.checkpoint.metadata import TensorStorageMetadata
+
         return {
             key: (tuple(entry.size), entry.properties.dtype)
             for key, entry in self._metadata.state_dict_metadata.items()
-            if hasattr(entry, "chunks")
+            if isinstance(entry, TensorStorageMetadata)
         }
 
     def read(self, key: str, index: int | None = None) -> torch.Tensor:
@@ -296,6 +301,11 @@ class RestrictedUnpickler(pickle.Unpickler):
                     "_MEM_FORMAT_ENCODING",
                 )
             ),
+            # Megatron's writer keeps the ranks' save plans in the index.
+            *(
+                ("torch.distributed.checkpoint.planner", name)
+                for name in ("SavePlan", "TensorWriteData", "WriteItem", "WriteItemType")
+            ),
             *(
                 ("torch", f"{kind}{bits}")
                 for kind, sizes in (
@@ -342,8 +352,8 @@ def _slices(low: Sequence[int], high: Sequence[int], origin: Sequence[int]) -> t
 
 def _planner(chunks: dict[tuple[str, tuple[int, ...]], Chunk], dtype: torch.dtype) -> Any:
     from torch import Size
-    from torch.distributed.checkpoint import DefaultSavePlanner
     from torch.distributed.checkpoint import planner as dcp
+    from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
     from torch.distributed.checkpoint.metadata import (
         ChunkStorageMetadata,
         MetadataIndex,

@@ -10,9 +10,10 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 from megatron_bridge.errors import InputError
 
@@ -23,6 +24,7 @@ SHARD_BYTES = 5 * 1000**3  # the limit that transformers' save_pretrained used f
 
 _WEIGHT_SUFFIXES = (".safetensors", ".bin", ".pt", ".pth", ".gguf", ".h5", ".msgpack", ".onnx")
 _INDEX = "model.safetensors.index.json"
+_CODES = {"float64": "F64", "float32": "F32", "float16": "F16", "bfloat16": "BF16"}
 
 
 @dataclass(frozen=True)
@@ -60,8 +62,7 @@ class Weights:
         import torch
 
         view = self._handle(self._files[name]).get_slice(name)
-        kinds = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16}
-        kinds |= {"BF16": torch.bfloat16}
+        kinds = {code: getattr(torch, dtype) for dtype, code in _CODES.items()}
         dtype = kinds.get(view.get_dtype())
         if dtype is None:
             raise InputError(
@@ -77,6 +78,10 @@ class Weights:
         """Return one tensor."""
         tensor: torch.Tensor = self._handle(self._files[name]).get_tensor(name)
         return tensor
+
+    def widest_dtype(self) -> torch.dtype:
+        """Return the number format with the most bytes among the tensors."""
+        return max((self.spec(name).dtype for name in self.names), key=lambda d: d.itemsize)
 
     def close(self) -> None:
         """Close the files."""
@@ -130,6 +135,19 @@ class Weights:
         return {name: file for file in files for name in self._handle(file).keys()}
 
 
+def dtype_of(name: str) -> torch.dtype:
+    """`"bfloat16"` to `torch.bfloat16`."""
+    import torch
+
+    dtype: torch.dtype = getattr(torch, name)
+    return dtype
+
+
+def dtype_name(dtype: torch.dtype) -> str:
+    """`torch.bfloat16` to `"bfloat16"`."""
+    return str(dtype).removeprefix("torch.")
+
+
 def carried_files(folder: Path) -> list[Path]:
     """Return the files of a model folder that travel beside its weights, sorted by name.
 
@@ -149,35 +167,46 @@ def carried_files(folder: Path) -> list[Path]:
 
 def write_weights(
     folder: Path,
-    specs: Sequence[TensorSpec],
-    tensors: Iterable[torch.Tensor],
+    specs: Iterable[TensorSpec],
+    tensors: Iterable[tuple[str, torch.Tensor]],
     shard_bytes: int = SHARD_BYTES,
-) -> list[str]:
-    """Write `tensors`, which come in the order of `specs`, as safetensors shards; return the names.
+) -> None:
+    """Write `tensors`, in any order, as safetensors shards whose headers are made from `specs`.
 
-    One file is `model.safetensors`; several get an index, as transformers writes them.
+    Tensors lie in the order of their names, as the safetensors library writes them, so that a round
+    trip gives the same file. One file is `model.safetensors`; several get an index, as transformers
+    writes them.
     """
-    shards = _shards(specs, shard_bytes)
+    shards = _shards(sorted(specs, key=lambda spec: spec.name), shard_bytes)
     total = len(shards)
-    names = [
-        "model.safetensors" if total == 1 else f"model-{i:05d}-of-{total:05d}.safetensors"
-        for i in range(1, total + 1)
-    ]
-    source = iter(tensors)
-    for name, shard in zip(names, shards, strict=True):
-        with (folder / name).open("wb") as file:
-            file.write(_header(shard))
-            for spec in shard:
-                file.write(_raw(next(source), spec))
+    places: dict[str, tuple[IO[bytes], int, TensorSpec]] = {}
+    with ExitStack() as stack:
+        for number, shard in enumerate(shards, 1):
+            name = f"model-{number:05d}-of-{total:05d}.safetensors"
+            path = folder / (name if total > 1 else "model.safetensors")
+            file = stack.enter_context(path.open("wb"))
+            position = file.write(_header(shard))
             file.flush()
+            for spec in shard:
+                places[spec.name] = (file, position, spec)
+                position += spec.bytes
+            file.truncate(position)
+        for name, tensor in tensors:
+            file, position, spec = places[name]
+            _write_at(file.fileno(), position, _raw(tensor, spec))
+        for file in {id(file): file for file, _, _ in places.values()}.values():
             os.fsync(file.fileno())
     if total > 1:
-        weight_map = {s.name: n for n, shard in zip(names, shards, strict=True) for s in shard}
-        size = {"total_size": sum(spec.bytes for spec in specs)}
+        weight_map = {name: Path(file.name).name for name, (file, _, _) in places.items()}
+        size = {"total_size": sum(spec.bytes for _, _, spec in places.values())}
         text = json.dumps({"metadata": size, "weight_map": weight_map}, indent=2)
         (folder / _INDEX).write_text(text + "\n", encoding="utf-8")
-        names.append(_INDEX)
-    return names
+
+
+def _write_at(descriptor: int, position: int, data: memoryview) -> None:
+    while data:  # one call writes at most 2 GiB
+        written = os.pwrite(descriptor, data, position)
+        data, position = data[written:], position + written
 
 
 def _shards(specs: Sequence[TensorSpec], limit: int) -> list[list[TensorSpec]]:
@@ -193,16 +222,12 @@ def _shards(specs: Sequence[TensorSpec], limit: int) -> list[list[TensorSpec]]:
 
 
 def _header(specs: Sequence[TensorSpec]) -> bytes:
-    import torch
-
-    names = {torch.float64: "F64", torch.float32: "F32", torch.float16: "F16"}
-    names |= {torch.bfloat16: "BF16"}
     header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
     end = 0
     for spec in specs:
         start, end = end, end + spec.bytes
         header[spec.name] = {
-            "dtype": names[spec.dtype],
+            "dtype": _CODES[dtype_name(spec.dtype)],
             "shape": list(spec.shape),
             "data_offsets": [start, end],
         }
@@ -221,4 +246,5 @@ def _raw(tensor: torch.Tensor, spec: TensorSpec) -> memoryview:
             expected=f"{spec.dtype} {list(spec.shape)}",
             got=f"{tensor.dtype} {list(tensor.shape)}",
         )
-    return memoryview(tensor.contiguous().flatten().view(torch.uint8).numpy())
+    raw: memoryview = tensor.contiguous().flatten().view(torch.uint8).numpy().data
+    return raw

@@ -112,10 +112,13 @@ class GroupedQKV:
 
     def unpack(self, whole: Tensor, shape: ModelShape) -> list[Tensor]:
         """The reverse of `pack`."""
+        import torch
+
         per_group = shape.heads // shape.kv_heads * shape.head_dim
         sizes = [per_group, shape.head_dim, shape.head_dim]
         groups = whole.reshape(shape.kv_heads, sum(sizes), *whole.shape[1:])
-        return [part.flatten(0, 1) for part in groups.split(sizes, dim=1)]
+        parts = torch.split_with_sizes(groups, sizes, dim=1)
+        return [part.flatten(0, 1) for part in parts]
 
 
 @dataclass(frozen=True)

@@ -115,6 +115,8 @@ class Family:
     """Optional parts by name, with the test on `config.json` that says whether they are there."""
     buffers: tuple[str, ...] = ()
     """Regular expressions of Hugging Face tensors that hold no weights and may be left out."""
+    tied: tuple[str, str] = ("lm_head.weight", "model.embed_tokens.weight")
+    """Output and input embedding; a tied model's file may hold the first as a copy."""
 
     def megatron_config(self, config: Mapping[str, Any]) -> dict[str, Any]:
         """Return flat JSON-able fields of Megatron's `TransformerConfig` and `GPTModel`.

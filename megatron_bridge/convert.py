@@ -1,0 +1,223 @@
+"""The two loops of conversion: Hugging Face folder to Megatron checkpoint, and back.
+
+Both hold one Megatron tensor in memory at a time, build no model and start no process group. Output
+is written beside its final place and moved there whole, after it was read back and compared.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from megatron_bridge import checkpoint, hf
+from megatron_bridge.config import DType
+from megatron_bridge.errors import ConfigError, InputError, MappingError, ProofError
+from megatron_bridge.mapping import Bound, check
+from megatron_bridge.verify import CERTIFICATE, Conversion, certify
+
+if TYPE_CHECKING:
+    import torch
+
+Progress = Callable[..., None]
+"""Called as `progress(done, total, unit="tensors")`."""
+
+
+def import_hf(
+    hf_dir: Path | str,
+    out: Path | str,
+    dtype: DType | None = None,
+    progress: Progress | None = None,
+) -> dict[str, Any]:
+    """Convert a Hugging Face folder to a `torch_dist` checkpoint; return its certificate.
+
+    Args:
+        hf_dir: folder with `config.json` and safetensors.
+        out: a new or empty folder.
+        dtype: number format to cast to; by default the widest in the folder, so nothing is lost.
+        progress: called once a Megatron tensor.
+
+    Raises:
+        ConfigError: no such family, a switch that cannot be carried over, or `out` is not empty.
+        InputError: the folder lacks something or a file is damaged.
+        MappingError: a tensor that no row claims, or one that is missing.
+        ProofError: what was written differs from what was read.
+    """
+    hf_dir = Path(hf_dir)
+    with _fresh(Path(out)) as partial, hf.Weights(hf_dir) as weights:
+        model = Conversion.of_folder(hf_dir)
+        _refuse(check(model.family, model.shape, hf_names=model.weight_names(weights)), hf_dir)
+        target = hf.dtype_of(dtype) if dtype else weights.widest_dtype()
+        count = _counter(progress, len(model.bounds))
+        chunks = [_chunk(model, bound, weights, target, count) for bound in model.bounds]
+        checkpoint.write(partial, chunks, target)
+        _carry(hf_dir, partial / checkpoint.HF_FILES)
+        certificate = _prove(certify("import", model, weights, partial), partial)
+        checkpoint.commit(
+            partial,
+            iteration=0,
+            consumed_samples=0,
+            model_type=model.family.model_type,
+            dtype=hf.dtype_name(target),
+            vocab_size=model.shape.vocab,
+            padded_vocab_size=model.shape.padded_vocab,
+            optimizer=False,
+        )
+    return certificate
+
+
+def export_hf(
+    folder: Path | str,
+    out: Path | str,
+    like: Path | str | None = None,
+    dtype: DType | None = None,
+    progress: Progress | None = None,
+) -> dict[str, Any]:
+    """Convert a checkpoint to a Hugging Face folder; return its certificate.
+
+    Args:
+        folder: a finished checkpoint, with or without optimizer state.
+        out: a new or empty folder.
+        like: a Hugging Face folder that gives config, tokenizer and other files in place of those
+            that travelled with the checkpoint.
+        dtype: number format to cast to; by default the checkpoint's own.
+        progress: called once a Megatron tensor.
+
+    Raises:
+        ConfigError, InputError, MappingError, ProofError: as `import_hf`.
+    """
+    folder = Path(folder)
+    checkpoint.read_info(folder)
+    carried = Path(like) if like else folder / checkpoint.HF_FILES
+    with _fresh(Path(out)) as partial, checkpoint.Reader(folder) as reader:
+        model = Conversion.of_folder(carried).padded_as(reader)
+        _refuse(check(model.family, model.shape, slots=model.slots(reader)), folder)
+        specs = [spec for bound in model.bounds for spec in model.hf_specs(bound, reader, dtype)]
+        count = _counter(progress, len(model.bounds))
+        hf.write_weights(partial, specs, _tensors(model, reader, dtype, count))
+        _carry(carried, partial)
+        _name_dtype(partial / "config.json", hf.dtype_name(specs[0].dtype))
+        with hf.Weights(partial) as weights:
+            certificate = _prove(certify("export", model, weights, folder), partial)
+    return certificate
+
+
+def _chunk(
+    model: Conversion,
+    bound: Bound,
+    weights: hf.Weights,
+    dtype: torch.dtype,
+    count: Callable[[], None],
+) -> checkpoint.Chunk:
+    import torch
+
+    with torch.device("meta"):
+        specs = [weights.spec(name) for name in bound.hf]
+        packed = model.pack(bound, [torch.empty(s.shape, dtype=dtype) for s in specs])
+    tail = tuple(packed.shape)
+
+    def produce() -> torch.Tensor:
+        count()
+        tensor = model.pack(bound, [weights.read(name).to(dtype) for name in bound.hf])
+        return tensor[None] if bound.layer is not None else tensor
+
+    if bound.layer is None:
+        return checkpoint.Chunk(bound.slot.key, (0,) * len(tail), tail, tail, produce)
+    offset = (bound.layer,) + (0,) * len(tail)
+    return checkpoint.Chunk(
+        bound.slot.key, offset, (1, *tail), (model.shape.layers, *tail), produce
+    )
+
+
+def _tensors(
+    model: Conversion, reader: checkpoint.Reader, dtype: DType | None, count: Callable[[], None]
+) -> Iterator[tuple[str, torch.Tensor]]:
+    for bound in model.bounds:
+        count()
+        whole = reader.read(bound.slot.key, bound.slot.index)
+        for name, part in zip(bound.hf, model.unpack(bound, whole), strict=True):
+            yield name, part.to(hf.dtype_of(dtype)) if dtype else part
+
+
+def _carry(source: Path, target: Path) -> None:
+    target.mkdir(exist_ok=True)
+    for path in hf.carried_files(source):
+        shutil.copyfile(path, target / path.name)
+
+
+def _name_dtype(path: Path, dtype: str) -> None:
+    """Let `config.json` name the weights' number format; the file stays as it is when it does."""
+    config = json.loads(path.read_text(encoding="utf-8"))
+    key = "dtype" if "dtype" in config or "torch_dtype" not in config else "torch_dtype"
+    if config.get(key) != dtype:
+        config[key] = dtype
+        path.write_text(json.dumps(config, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def _prove(certificate: dict[str, Any], folder: Path) -> dict[str, Any]:
+    if not certificate["holds"]:
+        raise ProofError(
+            "What was written differs from what was read",
+            where=folder,
+            expected="every tensor equal, bit for bit",
+            got="; ".join(certificate["problems"][:5]),
+            fix="convert again; if it stays, the disk or the memory is at fault",
+        )
+    text = json.dumps(certificate, indent=1, ensure_ascii=False)
+    (folder / CERTIFICATE).write_text(text + "\n", encoding="utf-8")
+    return certificate
+
+
+def _refuse(problems: list[str], where: Path) -> None:
+    if problems:
+        shown = "; ".join(problems[:8])
+        more = f"; and {len(problems) - 8} more" if len(problems) > 8 else ""
+        raise MappingError(
+            f"{len(problems)} tensors cannot be mapped",
+            where=where,
+            expected="every tensor claimed by exactly one row",
+            got=shown + more,
+            fix="check that config.json belongs to these weights",
+        )
+
+
+def _counter(progress: Progress | None, total: int) -> Callable[[], None]:
+    done = 0
+
+    def count() -> None:
+        nonlocal done
+        done += 1
+        if progress is not None:
+            progress(done, total, unit="tensors")
+
+    return count
+
+
+@contextmanager
+def _fresh(out: Path) -> Iterator[Path]:
+    """Yield a scratch folder beside `out` that becomes `out` when the block succeeds."""
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise ConfigError(
+            "The output folder is not empty",
+            where=out,
+            expected="a new or empty folder",
+            got="files in it" if out.is_dir() else "a file",
+            fix="choose another folder; nothing is ever written over a checkpoint",
+        )
+    partial = out.parent / f".{out.name}.partial-{os.getpid()}"
+    shutil.rmtree(partial, ignore_errors=True)
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        partial.mkdir()
+    except OSError as error:
+        raise InputError("The output folder cannot be made", where=out, got=error) from error
+    try:
+        yield partial
+        partial.rename(out)
+        checkpoint.sync_folder(out.parent)
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
