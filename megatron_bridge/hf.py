@@ -184,13 +184,13 @@ def write_weights(
         for number, shard in enumerate(shards, 1):
             name = f"model-{number:05d}-of-{total:05d}.safetensors"
             path = folder / (name if total > 1 else "model.safetensors")
-            file = stack.enter_context(path.open("wb"))
-            position = file.write(_header(shard))
-            file.flush()
+            shard_file = stack.enter_context(path.open("wb"))
+            position = shard_file.write(_header(shard))
+            shard_file.flush()
             for spec in shard:
-                places[spec.name] = (file, position, spec)
+                places[spec.name] = (shard_file, position, spec)
                 position += spec.bytes
-            file.truncate(position)
+            shard_file.truncate(position)
         for name, tensor in tensors:
             file, position, spec = places[name]
             _write_at(file.fileno(), position, _raw(tensor, spec))

@@ -1,0 +1,1 @@
+"""The stages of the line, one folder each."""

@@ -1,0 +1,1 @@
+"""Wikipedia dumps to readable text."""

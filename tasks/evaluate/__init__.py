@@ -1,0 +1,1 @@
+"""Held-out perplexity and zero-shot losses."""

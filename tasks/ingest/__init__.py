@@ -1,0 +1,1 @@
+"""Source files into the store."""

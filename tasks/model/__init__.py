@@ -1,0 +1,1 @@
+"""The start model as a Hugging Face folder."""

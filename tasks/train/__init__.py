@@ -1,0 +1,1 @@
+"""Continued pretraining on Megatron-Core."""

@@ -1,0 +1,272 @@
+"""`python -m megatron_bridge`: import, export, verify, train, logits, generate.
+
+Built on argparse, so that it runs on a GPU machine that has nothing of the pipeline's.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, get_args
+
+from pydantic import ValidationError
+
+from megatron_bridge.config import DType, ParallelConfig, TrainConfig, TrainSpec
+from megatron_bridge.errors import ConfigError, InputError, PipelineError
+
+EXAMPLES = """\
+examples:
+  python -m megatron_bridge import Qwen3-0.6B ckpt            a Hugging Face folder to Megatron
+  python -m megatron_bridge verify Qwen3-0.6B ckpt            are both the same model?
+  python -m megatron_bridge export ckpt back                  and back again, bit for bit
+  python -m megatron_bridge logits ckpt --tokens ids.json --out logits.safetensors --tp 2
+  python -m megatron_bridge generate ckpt --prompts ids.json --max-new-tokens 16 --out new.json
+
+exit status: 0 done; 1 a proof does not hold; 2 bad input; 3 failed, may be retried
+"""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command and return the exit status."""
+    options = _parser().parse_args(arguments)
+    run: Callable[[argparse.Namespace], int] = options.run
+    try:
+        return run(options)
+    except PipelineError as error:
+        print(error, file=sys.stderr)
+        return error.exit_code
+    except OSError as error:
+        print(f"{error.strerror or error}: {error.filename or ''}", file=sys.stderr)
+        return 3
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return 130
+
+
+def _import(options: argparse.Namespace) -> int:
+    from megatron_bridge.convert import import_hf
+
+    with _Bar("import") as bar:
+        certificate = import_hf(options.hf_dir, options.out, options.dtype, bar)
+    return _told(certificate, options)
+
+
+def _export(options: argparse.Namespace) -> int:
+    from megatron_bridge.convert import export_hf
+
+    with _Bar("export") as bar:
+        certificate = export_hf(options.checkpoint, options.out, options.like, options.dtype, bar)
+    return _told(certificate, options)
+
+
+def _verify(options: argparse.Namespace) -> int:
+    from megatron_bridge.verify import verify
+
+    certificate = verify(options.hf_dir, options.checkpoint)
+    print(json.dumps(certificate, indent=1, ensure_ascii=False))
+    return 0 if certificate["holds"] else 1
+
+
+def _train(options: argparse.Namespace) -> int:
+    from megatron_bridge.runs import train
+
+    fields: dict[str, Any] = {}
+    for text in options.fields:
+        name, equals, value = text.partition("=")
+        if not equals:
+            raise ConfigError("An override is not of the form field=value", got=repr(text))
+        try:
+            fields[name] = json.loads(value)
+        except json.JSONDecodeError:
+            fields[name] = value
+    try:
+        spec = TrainSpec(
+            config=TrainConfig(**fields),
+            checkpoint=options.checkpoint.resolve(),
+            train_data=options.data.resolve(),
+            end_of_document=options.end_of_document,
+            run_dir=options.out.resolve(),
+        )
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise ConfigError(
+            "A training field is wrong",
+            where=".".join(map(str, first["loc"])),
+            expected=first["msg"],
+            got=repr(first.get("input")),
+            fix=f"the fields are {', '.join(sorted(TrainConfig.model_fields))}",
+        ) from error
+    with _Bar("train") as bar:
+        metrics = train(
+            spec,
+            on_step=lambda line: bar(line["step"], spec.config.steps, "steps", line["loss"]),
+        )
+    print(json.dumps(metrics, indent=1))
+    return 0
+
+
+def _logits(options: argparse.Namespace) -> int:
+    from megatron_bridge.runs import logits
+
+    tokens = _ids(options.tokens)
+    logits(options.checkpoint, tokens, options.out, _parallel(options), options.dtype)
+    return 0
+
+
+def _generate(options: argparse.Namespace) -> int:
+    from megatron_bridge.runs import generate
+
+    new = generate(
+        options.checkpoint,
+        _ids(options.prompts),
+        options.max_new_tokens,
+        _parallel(options),
+        options.dtype,
+    )
+    options.out.write_text(json.dumps(new) + "\n", encoding="utf-8")
+    return 0
+
+
+def _parallel(options: argparse.Namespace) -> ParallelConfig:
+    try:
+        return ParallelConfig(
+            tensor_parallel=options.tp, pipeline_parallel=options.pp, expert_parallel=options.ep
+        )
+    except ValidationError as error:
+        raise ConfigError(
+            "A parallel size is wrong",
+            where="--tp, --pp, --ep",
+            expected="whole numbers from 1",
+            got=f"{options.tp}, {options.pp}, {options.ep}",
+        ) from error
+
+
+def _ids(path: Path) -> list[list[int]]:
+    try:
+        rows = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise InputError(
+            "No such file", where=path, expected="a JSON list of lists of ids"
+        ) from error
+    except (UnicodeDecodeError, json.JSONDecodeError) as error:
+        raise InputError("The file is not JSON", where=path, got=error) from error
+    if not isinstance(rows, list) or not all(
+        isinstance(row, list) and all(type(i) is int for i in row) for row in rows
+    ):
+        raise InputError(
+            "The file does not hold token ids",
+            where=path,
+            expected="a JSON list of lists of whole numbers, like [[1, 2, 3]]",
+            got=str(rows)[:60],
+        )
+    return rows
+
+
+def _told(certificate: dict[str, Any], options: argparse.Namespace) -> int:
+    if options.json:
+        print(json.dumps(certificate, indent=1, ensure_ascii=False))
+    else:
+        coverage = certificate["coverage"]
+        print(
+            f"{options.out}: {certificate['model_type']}, {certificate['parameters']:,} parameters,"
+            f" {coverage['hugging_face_tensors']} Hugging Face tensors ="
+            f" {coverage['megatron_tensors']} Megatron tensors, read back and equal"
+        )
+        for name in coverage["buffers_left_out"] + coverage["tied_copies_left_out"]:
+            print(f"left out: {name}")
+    return 0
+
+
+class _Bar:
+    """One line of progress on a terminal's standard error; silent when piped."""
+
+    def __init__(self, verb: str) -> None:
+        self._verb = verb
+        self._next = 0.0
+
+    def __call__(self, done: int, total: int, unit: str = "tensors", note: object = "") -> None:
+        now = time.monotonic()
+        if sys.stderr.isatty() and (now >= self._next or done == total):
+            self._next = now + 0.2
+            print(f"\r{self._verb} {done}/{total} {unit} {note}\033[K", end="", file=sys.stderr)
+
+    def __enter__(self) -> _Bar:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if sys.stderr.isatty():
+            print("\r\033[K", end="", file=sys.stderr)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m megatron_bridge",
+        description="Models between Hugging Face and Megatron-Core, with proof. A checkpoint is a "
+        "folder that holds Megatron's torch_dist files, the model's config and tokenizer in hf/, "
+        "and checkpoint.json, which is written last.",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+
+    def command(name: str, run: Callable[[argparse.Namespace], int], text: str) -> Any:
+        added = commands.add_parser(name, help=text, description=text)
+        added.set_defaults(run=run)
+        return added
+
+    importing = command("import", _import, "Convert a Hugging Face folder to a checkpoint.")
+    importing.add_argument("hf_dir", type=Path, help="folder with config.json and safetensors")
+    _output(importing, "the widest that the folder has")
+
+    exporting = command("export", _export, "Convert a checkpoint to a Hugging Face folder.")
+    exporting.add_argument("checkpoint", type=Path, help="converted or trained, in any layout")
+    exporting.add_argument(
+        "--like", type=Path, help="take config, tokenizer and other files from this folder"
+    )
+    _output(exporting, "the checkpoint's own")
+
+    verifying = command("verify", _verify, "Say whether both hold the same model; prints JSON.")
+    verifying.add_argument("hf_dir", type=Path)
+    verifying.add_argument("checkpoint", type=Path)
+
+    training = command("train", _train, "Train a checkpoint; the same call resumes a killed run.")
+    training.add_argument("checkpoint", type=Path)
+    training.add_argument("--data", type=Path, required=True, help="prefix of .bin and .idx")
+    training.add_argument("--end-of-document", type=int, required=True, help="its token id")
+    training.add_argument("--out", type=Path, required=True, help="the run's folder")
+    training.add_argument(
+        "fields", nargs="*", metavar="field=value", help="such as steps=100 world_size=2"
+    )
+
+    scoring = command("logits", _logits, "Compute logits [batch, sequence, vocabulary].")
+    scoring.add_argument("checkpoint", type=Path)
+    scoring.add_argument("--tokens", type=Path, required=True, help="JSON: equal-length id lists")
+    _ranks(scoring, "safetensors file to write, with one tensor: logits")
+
+    writing = command("generate", _generate, "Continue prompts greedily; writes the new ids.")
+    writing.add_argument("checkpoint", type=Path)
+    writing.add_argument("--prompts", type=Path, required=True, help="JSON: lists of ids")
+    writing.add_argument("--max-new-tokens", type=int, default=16)
+    _ranks(writing, "JSON file to write: lists of new ids")
+    return parser
+
+
+def _output(parser: argparse.ArgumentParser, default: str) -> None:
+    parser.add_argument("out", type=Path, help="a new or empty folder")
+    parser.add_argument("--dtype", choices=get_args(DType), help=f"default: {default}")
+    parser.add_argument("--json", action="store_true", help="print the whole certificate")
+
+
+def _ranks(parser: argparse.ArgumentParser, out: str) -> None:
+    parser.add_argument("--out", type=Path, required=True, help=out)
+    for flag, text in (("tp", "tensor"), ("pp", "pipeline"), ("ep", "expert")):
+        parser.add_argument(f"--{flag}", type=int, default=1, help=f"{text} parallel ranks")
+    parser.add_argument("--dtype", choices=get_args(DType), default="float32")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
