@@ -75,7 +75,7 @@ def _train(options: argparse.Namespace) -> int:
     from megatron_bridge.runs import train
 
     fields: dict[str, Any] = {}
-    for text in options.fields:
+    for text in options.set:
         name, equals, value = text.partition("=")
         if not equals:
             raise ConfigError("An override is not of the form field=value", got=repr(text))
@@ -239,7 +239,11 @@ def _parser() -> argparse.ArgumentParser:
     training.add_argument("--end-of-document", type=int, required=True, help="its token id")
     training.add_argument("--out", type=Path, required=True, help="the run's folder")
     training.add_argument(
-        "fields", nargs="*", metavar="field=value", help="such as steps=100 world_size=2"
+        "--set",
+        nargs="+",
+        default=[],
+        metavar="FIELD=VALUE",
+        help=f"such as steps=100 world_size=2; fields: {', '.join(TrainConfig.model_fields)}",
     )
 
     scoring = command("logits", _logits, "Compute logits [batch, sequence, vocabulary].")
