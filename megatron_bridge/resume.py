@@ -17,7 +17,7 @@ from typing import Any
 from megatron_bridge import checkpoint
 from megatron_bridge.errors import InputError
 
-LOG, LEDGER = "log.jsonl", "ledger.jsonl"
+LOG, LEDGER, SPEC = "log.jsonl", "ledger.jsonl", "spec.json"
 
 
 def folder(run_dir: Path, step: int) -> Path:

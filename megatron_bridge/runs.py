@@ -47,7 +47,7 @@ def train(
     if start < spec.config.steps:
         # The ranks would do the same; done here, everything beyond is a new line.
         resume.cut(run_dir, start)
-        file = run_dir / "spec.json"
+        file = run_dir / resume.SPEC
         file.write_text(spec.model_dump_json(indent=1), encoding="utf-8")
         follow = _Follower(run_dir / resume.LOG, on_step) if on_step else None
         (launcher or LocalLauncher()).run(

@@ -78,11 +78,13 @@ def _command(module: str, spec: Path, world_size: int, output: Path) -> list[str
 def _environment(world_size: int) -> dict[str, str]:
     package = Path(__file__).resolve().parents[2]
     inherited = os.environ.get("PYTHONPATH")
+    mac = sys.platform == "darwin"
+    cores = (os.cpu_count() or 1) if mac else len(os.sched_getaffinity(0))
     return {
-        "OMP_NUM_THREADS": str(max(1, len(os.sched_getaffinity(0)) // world_size)),
+        "OMP_NUM_THREADS": str(max(1, cores // world_size)),
         **os.environ,
         # The ranks are on one machine: keep their traffic off the network.
-        "GLOO_SOCKET_IFNAME": "lo",
+        "GLOO_SOCKET_IFNAME": "lo0" if mac else "lo",
         "NCCL_SOCKET_IFNAME": "lo",
         # Megatron's sequence and tensor parallelism rely on one order of kernels and collectives.
         "CUDA_DEVICE_MAX_CONNECTIONS": "1",
@@ -102,9 +104,7 @@ def _failure(module: str, spec: Path, world_size: int, output: Path) -> Pipeline
     for _, failed in reports:
         if failed["told"]:
             kind: type[PipelineError] = getattr(errors, failed["error"], PipelineError)
-            error = kind.__new__(kind)
-            Exception.__init__(error, failed["message"])
-            return error
+            return kind(failed["message"])
     # torchrun ends the other ranks with SIGTERM (-15) once one is gone.
     if any(code != -15 for code in killed) or not reports:
         return RetryableError(

@@ -13,14 +13,14 @@ import torch
 from megatron.core import parallel_state
 from megatron.core.models.gpt import GPTModel
 from megatron.core.transformer import TransformerConfig
-from torch.nn import functional
+from torch import nn
 
 from megatron_bridge.config import ParallelConfig
 from megatron_bridge.errors import ConfigError
 from megatron_bridge.mapping import padded_vocab_size
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
-ACTIVATIONS = {"silu": functional.silu, "gelu": functional.gelu}
+ACTIVATIONS = {"silu": nn.functional.silu, "gelu": nn.functional.gelu}
 MODEL_FIELDS = (
     "max_sequence_length",
     "position_embedding_type",
@@ -38,7 +38,7 @@ def build(
     dtype: str = "float32",
     extras: Mapping[str, Any] | None = None,
 ) -> GPTModel:
-    """Return this rank's part of the model, its weights all zero.
+    """Return this rank's part of the model, its matrices all zero.
 
     Args:
         fields: what `Family.megatron_config` returns.
@@ -68,9 +68,6 @@ def build(
         rotary.inv_freq = llama3_inverse_frequencies(rotary.inv_freq, **fields["rope_scaling"])
     if parallel_state.is_pipeline_last_stage():
         _hide_padding(model, vocab_size)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.zero_()
     return model.to(torch.cuda.current_device()) if torch.cuda.is_available() else model
 
 
@@ -111,8 +108,11 @@ def _transformer_config(
         "params_dtype": DTYPES[dtype],
         "pipeline_dtype": DTYPES[dtype],
         "bf16": dtype == "bfloat16",
-        # Weights are loaded, never drawn: drawing them would cost as much as loading.
-        "perform_initialization": False,
+        # Weights are loaded, never drawn. `perform_initialization=False` would be the switch, but
+        # it also leaves out the mark of tensor-parallel weights, and with it the gradient norm of
+        # all ranks but the first.
+        "init_method": nn.init.zeros_,
+        "output_layer_init_method": nn.init.zeros_,
         # Gradients are summed over tokens and divided once, by the tokens of the global batch, so
         # that the step does not depend on how samples are spread over ranks and micro-batches.
         "calculate_per_token_loss": True,

@@ -44,7 +44,7 @@ def run(work: Callable[[str], None]) -> None:
 
 
 def join(parallel: ParallelConfig, dtype: str, seed: int = 0) -> None:
-    """Join the process group, form Megatron's groups and seed the random states."""
+    """Join the other ranks, form Megatron's groups and seed the random states."""
     # An Nvidia library reads it when it first starts; fp32 products would run in TF32.
     if dtype == "float32":
         os.environ.setdefault("NVIDIA_TF32_OVERRIDE", "0")
@@ -58,6 +58,14 @@ def join(parallel: ParallelConfig, dtype: str, seed: int = 0) -> None:
     if gpu:
         torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
     torch.distributed.init_process_group("nccl" if gpu else "gloo")
+    random.seed(seed)
+    numpy.random.seed(seed)
+    torch.manual_seed(seed)
+    form_groups(parallel, seed)
+
+
+def form_groups(parallel: ParallelConfig, seed: int = 0) -> None:
+    """Form Megatron's process groups for a layout, and seed its random states."""
     from megatron.core import parallel_state
     from megatron.core.tensor_parallel.random import model_parallel_cuda_manual_seed
 
@@ -68,9 +76,6 @@ def join(parallel: ParallelConfig, dtype: str, seed: int = 0) -> None:
         expert_model_parallel_size=parallel.expert_parallel,
         create_gloo_process_groups=True,
     )
-    random.seed(seed)
-    numpy.random.seed(seed)
-    torch.manual_seed(seed)
     model_parallel_cuda_manual_seed(seed)
 
 

@@ -1,0 +1,83 @@
+"""Continued pretraining: a checkpoint and tokens in, a checkpoint out."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from megatron_bridge.config import TrainConfig, TrainSpec
+from tasks.core.artifacts import MegatronCheckpoint, TokenDataset
+from tasks.core.errors import ProofError
+from tasks.core.fingerprint import Runtime
+from tasks.core.stage import Context, stage
+from tasks.core.store import link_or_copy
+
+
+class TrainStage(TrainConfig):
+    """A training run, and how it is run here."""
+
+    launcher: Annotated[Literal["local"], Runtime] = Field(
+        "local", description="Who starts the ranks: torchrun on this machine"
+    )
+    checkpoint_every: Annotated[int, Runtime] = Field(
+        4, ge=1, description="Steps between resume points"
+    )
+    checkpoints_kept: Annotated[int, Runtime] = Field(
+        2, ge=1, description="Resume points kept during the run"
+    )
+
+
+def _label(config: TrainStage, inputs: list[str]) -> str:
+    return f"{inputs[0]}-{config.steps}steps-lr{config.learning_rate:g}"
+
+
+def _check(out: Path, metrics: dict[str, Any]) -> None:
+    """The loss is a number, every step is logged once, and the checkpoint is whole."""
+    from megatron_bridge import checkpoint, resume
+
+    info = checkpoint.read_info(out / "checkpoint")
+    wanted = list(range(1, info.iteration + 1))
+    for name in (resume.LOG, resume.LEDGER):
+        steps = [line["step"] for line in resume.read_lines(out / name)]
+        if steps != wanted or info.iteration != metrics["steps"]:
+            raise ProofError(
+                "Steps are missing or told twice",
+                where=out / name,
+                expected=f"one line for each of the steps 1 to {info.iteration}",
+                got=f"{len(steps)} lines, {metrics['steps']} steps in the metrics",
+            )
+    if not math.isfinite(metrics["loss_last"]):
+        raise ProofError("The loss is not finite", where=out, got=metrics["loss_last"])
+
+
+@stage("train", version=1, output=MegatronCheckpoint, label=_label, check=_check)
+def train(
+    config: TrainStage, ctx: Context, start: MegatronCheckpoint, tokens: TokenDataset
+) -> dict[str, Any]:
+    """Train `start` on the training split; goes on from the newest resume point in `scratch`."""
+    from megatron_bridge import resume, runs
+    from megatron_bridge.launch.local import LocalLauncher
+
+    spec = TrainSpec(
+        config=TrainConfig(**{name: getattr(config, name) for name in TrainConfig.model_fields}),
+        checkpoint=start.checkpoint.resolve(),
+        train_data=tokens.prefix("train").resolve(),
+        end_of_document=tokens.metrics["end_of_document"],
+        run_dir=ctx.scratch.resolve(),
+    )
+
+    def on_step(line: dict[str, Any]) -> None:
+        ctx.progress(line["step"], config.steps, unit="steps", note=f"loss {line['loss']:.4f}")
+
+    metrics = runs.train(spec, LocalLauncher(), on_step)
+    last = Path(metrics.pop("checkpoint"))
+    for path in sorted(p for p in last.rglob("*") if p.is_file()):
+        place = ctx.out / "checkpoint" / path.relative_to(last)
+        place.parent.mkdir(parents=True, exist_ok=True)
+        link_or_copy(path, place)
+    for name in (resume.LOG, resume.LEDGER, resume.SPEC):
+        link_or_copy(ctx.scratch / name, ctx.out / name)
+    return metrics
