@@ -17,7 +17,7 @@ from typing import Any, NoReturn
 from flows.config import PipelineConfig
 from flows.line import needed, plan
 from tasks.core.errors import RetryableError
-from tasks.core.lease import release_all
+from tasks.core.lease import held
 from tasks.core.store import Store
 
 # Only what the user has not set; Prefect reads them when it is first imported.
@@ -127,10 +127,15 @@ def _in_thread(work: Callable[[], list[dict[str, Any]]]) -> list[dict[str, Any]]
 
 
 def _stop(number: int, _: FrameType | None) -> NoReturn:
-    """End at once: children first, then the leases, then this process."""
+    """End at once: nothing is sealed any more, then children, leases and this process go."""
     signal.signal(number, signal.SIG_IGN)
+    leases = held()
+    for lease in leases:
+        # A stage must not take its killed children's half work for the whole.
+        lease.revoke()
     _end_children()
-    release_all()
+    for lease in leases:
+        lease.release()
     sys.stderr.write(f"\nstopped by {signal.Signals(number).name}; what is sealed will be reused\n")
     sys.stderr.flush()
     os._exit(128 + number)

@@ -39,6 +39,7 @@ class Lease:
         self._heartbeat = heartbeat
         self._content = b""
         self._stopped = threading.Event()
+        self._revoked = False
 
     def __enter__(self) -> Lease:
         content = json.dumps(_myself() | {"heartbeat": self._heartbeat, "token": uuid.uuid4().hex})
@@ -76,16 +77,20 @@ class Lease:
         """Check, right before a commit, that the lease is still ours.
 
         Raises:
-            RetryableError: this process slept so long that another took the lease.
+            RetryableError: this process is about to end, or slept so long that another took it.
         """
-        if self._storage.read(self._key) != self._content:
+        if self._revoked or self._storage.read(self._key) != self._content:
             raise RetryableError(
                 "The lease was lost while the stage ran",
                 where=self._key,
                 expected="this process as its holder",
-                got="another holder (this process missed three heartbeats)",
+                got="a signal to end" if self._revoked else "another holder, after a long sleep",
                 fix="run again; what the other process sealed will be reused",
             )
+
+    def revoke(self) -> None:
+        """Let `confirm` fail from now on, but keep others out until `release`."""
+        self._revoked = True
 
     def _beat(self) -> None:
         while not self._stopped.wait(self._heartbeat):
@@ -93,10 +98,9 @@ class Lease:
                 self._storage.touch(self._key)
 
 
-def release_all() -> None:
-    """Give back every lease of this process (for a signal handler that is about to exit)."""
-    for lease in list(_held):
-        lease.release()
+def held() -> list[Lease]:
+    """Every lease of this process (for a signal handler that is about to exit)."""
+    return list(_held)
 
 
 class _Watch:
