@@ -1,1 +1,1 @@
-"""Held-out perplexity and zero-shot losses."""
+"""The trained model against the one it started from."""

@@ -1,1 +1,1 @@
-"""A trained model as an EAS bundle, with a serving proof."""
+"""The exported model as a service."""

@@ -1,1 +1,1 @@
-"""The start model as a Hugging Face folder."""
+"""The model to start from."""

@@ -1,1 +1,1 @@
-"""Text to Megatron indexed datasets."""
+"""From documents to token ids."""

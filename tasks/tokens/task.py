@@ -1,0 +1,84 @@
+"""tokens: documents to token ids in Megatron's indexed format, split by document."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from tasks.core.artifacts import CleanCorpus, HFModel, TokenDataset
+from tasks.core.errors import ConfigError, ProofError
+from tasks.core.fingerprint import Runtime
+from tasks.core.stage import Context, stage
+
+
+class TokensConfig(BaseModel):
+    """How documents become token ids."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    end_of_document: str | None = Field(
+        None, description="Token that ends each document; the tokenizer's own when left out"
+    )
+    validation: float = Field(0.05, ge=0, lt=1, description="Share of the documents")
+    test: float = Field(0.05, ge=0, lt=1, description="Share of the documents")
+    seed: int = Field(1234, ge=0, description="Deals documents to splits")
+    workers: Annotated[int, Runtime] = Field(2, ge=1, description="Processes")
+
+    @model_validator(mode="after")
+    def _leaves_something_to_train_on(self) -> TokensConfig:
+        if self.validation + self.test >= 1:
+            raise ConfigError(
+                "The splits leave nothing to train on", where="tokens.validation, tokens.test",
+                expected="together less than 1", got=self.validation + self.test,
+                fix="lower one of them",
+            )  # fmt: skip
+        return self
+
+
+def _label(config: TokensConfig, inputs: list[str]) -> str:
+    return "-".join(inputs)
+
+
+def _check(out: Path, metrics: dict[str, Any]) -> None:
+    from tasks.tokens import indexed
+
+    for split, counted in metrics["splits"].items():
+        data = indexed.read(out / split)
+        found = {"documents": len(data.ends), "tokens": len(data.ids)}
+        if found != counted:
+            raise ProofError(
+                "A split is not what was counted", where=out / split, expected=counted, got=found
+            )
+        last_ids = set(data.ids[data.ends - 1].tolist())
+        if last_ids - {metrics["end_of_document"]}:
+            raise ProofError(
+                "A document does not end in end-of-document", where=out / split,
+                expected=metrics["end_of_document"], got=sorted(last_ids),
+            )  # fmt: skip
+
+
+@stage("tokens", version=1, output=TokenDataset, label=_label, check=_check)
+def tokens(
+    config: TokensConfig, ctx: Context, corpus: CleanCorpus, model: HFModel
+) -> dict[str, Any]:
+    """Tokenize with the model's own tokenizer, an end-of-document after each document.
+
+    Beside the splits lie documents.jsonl (per document: split, index there, id, title, tokens),
+    set_aside.jsonl (lines that are no document), tokenizer.json and tokens.json (the metrics).
+    """
+    from tasks.tokens import dataset, tokenizer
+    from tasks.tokens.encode import Rules
+
+    ctx.progress(0, 0, note="loading the tokenizer")
+    file = ctx.out / "tokenizer.json"
+    facts = tokenizer.prepare(model.folder, file, config.end_of_document)
+    rules = Rules(
+        file, facts["tokenizer_sha256"], facts["vocab_size"], facts["end_of_document"],
+        config.validation, config.test, config.seed,
+    )  # fmt: skip
+    facts |= dataset.write(corpus.shards, ctx.out, rules, config.workers, ctx.progress)
+    (ctx.out / "tokens.json").write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")
+    return facts
