@@ -31,6 +31,9 @@ MARK = "checkpoint.json"
 HF_FILES = "hf"
 FORMAT = "megaline-torch_dist-1"
 
+# What training keeps beside the model: ours, then Megatron-LM's names for the same.
+_STATE = ("optimizer.", "rng.", "chained_0.", "rng_state", "rerun_state_machine")
+
 
 class CheckpointFile(BaseModel):
     """One file of a checkpoint, by its path inside the folder and its size."""
@@ -271,6 +274,11 @@ def read_metadata(folder: Path) -> Metadata:
     except (pickle.UnpicklingError, EOFError, ValueError, IndexError, TypeError) as error:
         raise InputError("The checkpoint's index is damaged", where=path, got=error) from error
     return metadata
+
+
+def is_model_key(key: str) -> bool:
+    """True for a weight; False for optimizer and random states and Transformer Engine's extras."""
+    return not key.startswith(_STATE) and not key.endswith("._extra_state")
 
 
 class RestrictedUnpickler(pickle.Unpickler):

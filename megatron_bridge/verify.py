@@ -24,9 +24,6 @@ if TYPE_CHECKING:
 
 CERTIFICATE = "certificate.json"
 
-# What training keeps beside the model: optimizer, random states, Transformer Engine's extra state.
-_NOT_MODEL = ("optimizer.", "chained_0.", "rng_state", "rerun_state_machine", "opt_param_scheduler")
-
 
 @dataclass(frozen=True)
 class Conversion:
@@ -96,7 +93,7 @@ class Conversion:
         stacked = {bound.slot.key for bound in self.bounds if bound.layer is not None}
         slots = []
         for key, (size, _) in reader.shapes().items():
-            if not is_model_key(key):
+            if not checkpoint.is_model_key(key):
                 continue
             if key in stacked:
                 slots += [Slot(key, layer) for layer in range(size[0])]
@@ -159,7 +156,7 @@ def certify(kind: str, model: Conversion, weights: hf.Weights, folder: Path) -> 
                     problems.append(f"{name} differs from {bound.slot}")
             if kind != "export" and bound.row.layout is VOCAB and whole[model.shape.vocab :].any():
                 problems.append(f"{bound.slot} holds values in the padding of the vocabulary")
-        others = sorted(key for key in reader.shapes() if not is_model_key(key))
+        others = sorted(key for key in reader.shapes() if not checkpoint.is_model_key(key))
     carried = _compare_files(weights.folder, folder, problems if kind == "verify" else [])
     return {
         "kind": kind,
@@ -185,11 +182,6 @@ def certify(kind: str, model: Conversion, weights: hf.Weights, folder: Path) -> 
     }
 
 
-def is_model_key(key: str) -> bool:
-    """True for a tensor of the model, False for optimizer and run state."""
-    return not key.startswith(_NOT_MODEL) and not key.endswith("._extra_state")
-
-
 def digest(tensor: torch.Tensor) -> str:
     """sha256 of a tensor's bytes, row-major."""
     import torch
@@ -199,7 +191,7 @@ def digest(tensor: torch.Tensor) -> str:
 
 
 def _model_shapes(reader: checkpoint.Reader) -> list[tuple[tuple[int, ...], torch.dtype]]:
-    return [shape for key, shape in reader.shapes().items() if is_model_key(key)]
+    return [shape for key, shape in reader.shapes().items() if checkpoint.is_model_key(key)]
 
 
 def _compare_files(hf_dir: Path, folder: Path, problems: list[str]) -> dict[str, dict[str, Any]]:
