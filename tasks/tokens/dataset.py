@@ -30,7 +30,8 @@ def write(
         progress: the stage's.
 
     Returns:
-        documents, tokens, bytes and set_aside in all, and in `splits` documents and tokens of each.
+        documents, tokens, bytes and set_aside in all, dtype (of an id), and in `splits` documents
+        and tokens of each.
 
     Raises:
         ProofError: a split that should have a share of the documents got none.
@@ -63,6 +64,7 @@ def write(
     return {
         "documents": sum(split["documents"] for split in splits.values()),
         "tokens": sum(split["tokens"] for split in splits.values()),
+        "dtype": best_dtype(rules.vocab_size).name,
         "bytes": sum((out / f"{split}.bin").stat().st_size for split in SPLITS),
         "set_aside": set_aside,
         "splits": splits,
