@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import queue
 import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -16,7 +15,6 @@ from megatron.core.dist_checkpointing.mapping import (
     ShardedTensor,
     ShardedTensorFactory,
 )
-from megatron.core.dist_checkpointing.strategies import filesystem_async
 from megatron.core.models.gpt import GPTModel
 
 from megatron_bridge import checkpoint
@@ -50,16 +48,21 @@ def save(folder: Path, model: GPTModel, optimizer: Any, scheduler: Any) -> None:
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
     torch.distributed.barrier()
-    # Megatron starts a manager process for a queue that a synchronous save fills and reads in one
-    # process; the manager would survive a killed rank.
-    filesystem_async._results_queue = queue.Queue()
     dist_checkpointing.save(_state(model, optimizer, scheduler, loading=False), str(folder))
     torch.distributed.barrier()
 
 
 def load(folder: Path, model: GPTModel, optimizer: Any, scheduler: Any) -> None:
-    """Put everything that `save` wrote back in its place; a collective call."""
+    """Put everything that `save` wrote back in its place; a collective call.
+
+    The gradients must be zero.
+    """
     checkpoint.read_metadata(folder)
+    # Torch's AdamW has no state before its first step, and the distributed optimizer does not make
+    # any when it loads: one step that changes nothing does.
+    for group in optimizer.param_groups:
+        group["lr"] = 0.0
+    optimizer.step()
     state = dist_checkpointing.load(_state(model, optimizer, scheduler, loading=True), str(folder))
     model.load_state_dict(state["model"], strict=False)
     optimizer.load_state_dict(state["optimizer"])

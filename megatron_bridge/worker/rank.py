@@ -51,9 +51,10 @@ def join(parallel: ParallelConfig, dtype: str, seed: int = 0) -> None:
     import numpy
     import torch
 
-    from megatron_bridge.worker import cpu
+    from megatron_bridge.worker import cpu, faults
 
     cpu.install()
+    faults.repair()
     gpu = torch.cuda.is_available()
     if gpu:
         torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))

@@ -54,6 +54,7 @@ class Run:
         checkpoints.load_weights(self.model, point or spec.checkpoint)
         self.ddp, self.optimizer, self.scheduler = _optimizer(self.model, self.config)
         if point is not None:
+            self.ddp.zero_grad_buffer()
             checkpoints.load(point, self.model, self.optimizer, self.scheduler)
         self.dataset = data.build(spec, self.info.vocab_size)
         self.batches = data.Batches(

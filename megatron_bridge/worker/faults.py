@@ -1,0 +1,50 @@
+"""Repairs of faults in Megatron-Core that a machine of any kind may meet.
+
+Seen in 0.16.1; what a later version has mended is left as it is.
+"""
+
+from __future__ import annotations
+
+import queue
+from typing import Any
+
+
+def repair() -> None:
+    """Install the repairs; call once in each rank."""
+    _resume_torch_adamw()
+    _save_without_a_manager()
+
+
+def _resume_torch_adamw() -> None:
+    """Let the distributed optimizer load its state where torch's AdamW does the work.
+
+    Without Transformer Engine and Apex it looks for a `step` among the loaded tensors of each
+    parameter, where none is, and lets all parameters share one step tensor, which AdamW then
+    raises once a parameter.
+    """
+    from megatron.core.optimizer.distrib_optimizer import DistributedOptimizer
+
+    optimizer_type: Any = DistributedOptimizer
+    original = optimizer_type._set_main_param_and_optimizer_states
+
+    def with_step(self: Any, model_param: Any, tensors: dict[str, Any]) -> None:
+        group, order = self.model_param_group_index_map[model_param]
+        state = self.optimizer.state[self.optimizer.param_groups[group]["params"][order]]
+        if "step" in state and "step" not in tensors:
+            state["step"] = state["step"].clone()
+            tensors = {**tensors, "step": state["step"]}
+        original(self, model_param, tensors)
+
+    optimizer_type._set_main_param_and_optimizer_states = with_step
+
+
+def _save_without_a_manager() -> None:
+    """Give a synchronous save a plain queue.
+
+    Megatron starts a manager process for a queue that a synchronous save fills and reads in one
+    process; that manager would survive a killed rank.
+    """
+    from megatron.core.dist_checkpointing.strategies import filesystem_async
+
+    internals: Any = filesystem_async
+    internals._results_queue = queue.Queue()
