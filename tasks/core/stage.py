@@ -9,7 +9,7 @@ import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal, Protocol, get_type_hints
 
@@ -210,7 +210,7 @@ class Stage:
                 files=files,
                 metrics=metrics,
                 provenance=provenance(**runs),
-                created_at=datetime.now(timezone.utc),
+                created_at=datetime.now(UTC),
                 seconds=round(time.monotonic() - started, 3),
             )
             store.seal(address, work, files, record, lease)

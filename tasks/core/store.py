@@ -6,6 +6,7 @@ is written last, by one atomic call; whatever lies about without one is removed 
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import hashlib
 import logging
@@ -152,8 +153,13 @@ class Store:
 
     def drop_out(self, address: Address) -> None:
         """Give the disk back what a failed attempt wrote; resume points stay."""
-        remove_path(Work(self._work_folder(address)).out)
+        work = Work(self._work_folder(address))
+        remove_path(work.out)
         self.storage.remove(f"{address.key}/data.partial")
+        with contextlib.suppress(OSError):
+            # Both fail, and should, where scratch holds something.
+            work.scratch.rmdir()
+            work.folder.rmdir()
 
     def clean(self, address: Address) -> None:
         """Remove what building leaves beside a sealed output."""

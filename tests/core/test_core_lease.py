@@ -57,9 +57,7 @@ def test_pid_of_another_process_by_now_frees_at_once(storage: LocalStorage) -> N
 
 def test_zombie_frees_at_once(storage: LocalStorage) -> None:
     process = subprocess.Popen(["sleep", "300"])
-    leave_behind(
-        storage, pid=process.pid, started=module._start_time(process.pid), heartbeat=1000
-    )
+    leave_behind(storage, pid=process.pid, started=module._start_time(process.pid), heartbeat=1000)
     process.kill()
     time.sleep(0.1)
     try:
