@@ -37,10 +37,12 @@ def train(
 
     Raises:
         ConfigError: the layout does not fit the model; before any rank starts.
+        InputError: the checkpoint is not whole, or the training split holds no token.
         ProofError: the loss is no longer finite.
         RetryableError: a rank was lost; call again to go on.
     """
     _check(spec.checkpoint, spec.config, spec.config.sequence_length)
+    _check_data(spec.train_data)
     run_dir = spec.run_dir
     run_dir.mkdir(parents=True, exist_ok=True)
     start, _ = resume.newest(run_dir)
@@ -187,6 +189,19 @@ def _forward(
         file.write_text(spec.model_dump_json(), encoding="utf-8")
         world_size = parallel.model_parallel * parallel.expert_parallel
         LocalLauncher().run("megatron_bridge.worker.logits", file, world_size)
+
+
+def _check_data(prefix: Path) -> None:
+    for suffix in (".bin", ".idx"):
+        path = Path(f"{prefix}{suffix}")
+        if not path.is_file() or not path.stat().st_size:
+            raise InputError(
+                "The training split holds no tokens",
+                where=path,
+                expected="an indexed dataset with at least one document",
+                got="an empty file" if path.is_file() else "no such file",
+                fix="run the tokens stage on more documents, or give training a larger share",
+            )
 
 
 def _check(

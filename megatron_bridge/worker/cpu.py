@@ -34,10 +34,12 @@ def install() -> None:
     # `model_parallel_cuda_manual_seed` and activation recomputation keep CUDA's random state.
     cuda.get_rng_state = lambda *args, **kwargs: torch.random.get_rng_state()
     cuda.set_rng_state = lambda state, *args, **kwargs: torch.random.set_rng_state(state)
-    cuda.manual_seed = lambda seed: torch.random.default_generator.manual_seed(seed)
-    torch.nn.Module.cuda = lambda self, *args, **kwargs: self  # type: ignore[assignment]
+    cuda.manual_seed = lambda seed: torch.default_generator.manual_seed(seed)
+    module: Any = torch.nn.Module
+    module.cuda = lambda self, *args, **kwargs: self
     _patch_megatron()
-    _CudaMeansCpu().__enter__()
+    mode: Any = _CudaMeansCpu()
+    mode.__enter__()
 
 
 def _patch_megatron() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -30,20 +29,7 @@ def build(spec: TrainSpec, vocab_size: int) -> GPTDataset:
 
     Documents and samples are shuffled by the seed. When the split is too small, Megatron goes
     through it again, in another order. The index is built on rank 0, in the run's folder.
-
-    Raises:
-        InputError: the split is missing or holds no token.
     """
-    for suffix in (".bin", ".idx"):
-        path = Path(f"{spec.train_data}{suffix}")
-        if not path.is_file() or not path.stat().st_size:
-            raise InputError(
-                "The training split holds no tokens",
-                where=path,
-                expected="an indexed dataset with at least one document",
-                got="an empty file" if path.is_file() else "no such file",
-                fix="run the tokens stage on more documents, or give training a larger share",
-            )
     config = GPTDatasetConfig(
         random_seed=spec.config.seed,
         sequence_length=spec.config.sequence_length,

@@ -141,17 +141,18 @@ def _write_logits(gpt: GPTModel, spec: ForwardSpec, vocab_size: int) -> None:
         if logits is not None:
             whole = gather_from_tensor_model_parallel_region(logits)
             parts.append(whole[..., :vocab_size].cpu())
-    if _is_writer():
+    if is_writer():
         save_file({"logits": torch.cat(parts).contiguous()}, spec.out)
 
 
 def _write_json(path: Path, answer: Any) -> None:
-    if _is_writer():
+    if is_writer():
         path.write_text(json.dumps(answer), encoding="utf-8")
 
 
-def _is_writer() -> bool:
-    return (
+def is_writer() -> bool:
+    """True on the one rank that writes answers: of the last stage, the first of its groups."""
+    return bool(
         parallel_state.is_pipeline_last_stage()
         and parallel_state.get_tensor_model_parallel_rank() == 0
         and parallel_state.get_data_parallel_rank() == 0

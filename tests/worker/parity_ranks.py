@@ -35,7 +35,7 @@ def work(text: str) -> None:
                 part = logits.forward(gpt, torch.tensor(spec["tokens"]))
             if part is not None:
                 whole = logits.gather_from_tensor_model_parallel_region(part)[..., :331]
-                if logits._is_writer():
+                if logits.is_writer():
                     out = Path(spec["root"]) / f"{name}.{number}.safetensors"
                     save_file({"logits": whole.contiguous()}, out)
     rank.leave()

@@ -76,9 +76,7 @@ def _apart(a: list[float], b: list[float]) -> float:
     return max(abs(x - y) for x, y in zip(a, b, strict=True))
 
 
-def test_data_parallel_losses_are_one_ranks(
-    one_rank: list[float], two_ranks: list[float]
-) -> None:
+def test_data_parallel_losses_are_one_ranks(one_rank: list[float], two_ranks: list[float]) -> None:
     assert _apart(one_rank, two_ranks) < 1e-4
     assert one_rank[-1] < one_rank[0] - 0.3
 
@@ -161,9 +159,7 @@ def test_a_line_cut_short_by_a_kill_is_left_out(tmp_path: Path) -> None:
     assert [line["step"] for line in resume.read_lines(tmp_path / resume.LOG)] == [1, 2]
 
 
-def test_the_trained_checkpoint_loads_in_another_layout(
-    toy: Toy, two_ranks: list[float]
-) -> None:
+def test_the_trained_checkpoint_loads_in_another_layout(toy: Toy, two_ranks: list[float]) -> None:
     metrics = runs.train(toy.spec("dp2", world_size=2))
     losses = runs.token_losses(Path(metrics["checkpoint"]), [list(range(1, 20))])
     assert len(losses[0]) == 18

@@ -1,0 +1,135 @@
+"""The train stage on a toy: what is sealed, what bears on its fingerprint, learning rate 0."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import toys
+from pydantic import BaseModel
+
+from megatron_bridge import checkpoint, resume
+from megatron_bridge.convert import import_hf
+from tasks.core.artifacts import MegatronCheckpoint, TokenDataset
+from tasks.core.errors import ConfigError
+from tasks.core.stage import Context, Outcome, stage
+from tasks.core.store import Store
+from tasks.train.task import TrainStage, train
+
+CONFIG = TrainStage(
+    steps=3,
+    world_size=2,
+    sequence_length=30,
+    global_batch_size=4,
+    learning_rate=0.0,
+    checkpoint_every=2,
+)
+
+
+class FolderConfig(BaseModel):
+    folder: str
+
+
+@stage("to_megatron", version=1, output=MegatronCheckpoint, label=lambda config, inputs: "toy")
+def start(config: FolderConfig, ctx: Context) -> dict[str, Any]:
+    shutil.copytree(config.folder, ctx.out / "checkpoint")
+    return {}
+
+
+@stage("tokens", version=1, output=TokenDataset, label=lambda config, inputs: "toy")
+def tokens(config: FolderConfig, ctx: Context) -> dict[str, Any]:
+    toys.indexed_dataset(ctx.out / "train")
+    return {"end_of_document": toys.END_OF_DOCUMENT}
+
+
+@pytest.fixture(scope="module")
+def line(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    root = tmp_path_factory.mktemp("train_stage")
+    toys.hf_model("qwen2", root / "hf")
+    import_hf(root / "hf", root / "start")
+    store = Store(root / "store")
+    inputs = {
+        "start": start.build(store, FolderConfig(folder=str(root / "start"))).artifact,
+        "tokens": tokens.build(store, FolderConfig(folder="")).artifact,
+    }
+    told: list[str] = []
+    outcome = train.build(store, CONFIG, inputs, listener=lambda part, text: told.append(text))
+    return {"store": store, "inputs": inputs, "outcome": outcome, "told": told}
+
+
+def test_a_sealed_run_holds_checkpoint_log_and_ledger(line: dict[str, Any]) -> None:
+    outcome: Outcome = line["outcome"]
+    artifact = outcome.artifact
+    assert isinstance(artifact, MegatronCheckpoint)
+    info = checkpoint.read_info(artifact.checkpoint)
+    assert (info.iteration, info.consumed_samples, info.optimizer) == (3, 12, True)
+    assert (artifact.checkpoint / "hf" / "config.json").is_file()
+    assert [entry["step"] for entry in resume.read_lines(artifact.data / resume.LOG)] == [1, 2, 3]
+    metrics = artifact.metrics
+    assert metrics["tokens"] == 3 * 4 * 30
+    assert metrics["steps"] == 3
+    assert metrics["resumed_from"] == 0
+    assert metrics["epochs"] == pytest.approx(360 / sum(range(21, 81)), abs=1e-4)
+    assert any("3/3 steps loss" in text for text in line["told"])
+    assert not (artifact.path / "work").exists()
+
+
+def test_learning_rate_0_leaves_every_weight_bit_for_bit(line: dict[str, Any]) -> None:
+    before = checkpoint.Reader(line["inputs"]["start"].checkpoint)
+    after = checkpoint.Reader(line["outcome"].artifact.checkpoint)
+    assert len(before.shapes()) == 9
+    for key in before.shapes():
+        assert torch.equal(before.read(key), after.read(key)), key
+    moments = [key for key in after.shapes() if "exp_avg." in key]
+    assert any(after.read(key).abs().max() > 0 for key in moments)
+
+
+def test_the_same_run_is_reused_however_often_it_saves(line: dict[str, Any]) -> None:
+    changed = CONFIG.model_copy(update={"checkpoint_every": 1, "checkpoints_kept": 7})
+    assert train.build(line["store"], changed, line["inputs"]).state == "Reused"
+    longer = CONFIG.model_copy(update={"steps": 4})
+    digests = line["store"].digests
+    assert (
+        train.address(longer, line["inputs"], digests).fingerprint
+        != train.address(CONFIG, line["inputs"], digests).fingerprint
+    )
+
+
+@pytest.mark.parametrize(
+    ("changes", "field"),
+    [
+        ({"world_size": 3, "tensor_parallel": 2}, "world_size"),
+        ({"global_batch_size": 3, "world_size": 2}, "global_batch_size"),
+        ({"sequence_parallel": True}, "sequence_parallel"),
+        ({"warmup_steps": 99}, "warmup_steps"),
+        ({"min_learning_rate": 1.0}, "min_learning_rate"),
+    ],
+)
+def test_fields_that_do_not_fit_each_other_are_refused(changes: dict[str, Any], field: str) -> None:
+    with pytest.raises(ConfigError, match=field):
+        TrainStage(**changes)
+
+
+def test_a_sequence_longer_than_the_model_is_refused(line: dict[str, Any]) -> None:
+    config = CONFIG.model_copy(update={"sequence_length": 131})
+    with pytest.raises(ConfigError, match="sequence_length"):
+        train.build(line["store"], config, line["inputs"])
+
+
+def test_a_split_without_tokens_is_refused(line: dict[str, Any], tmp_path: Path) -> None:
+    from megatron_bridge import runs
+    from megatron_bridge.config import TrainConfig, TrainSpec
+    from tasks.core.errors import InputError
+
+    spec = TrainSpec(
+        config=TrainConfig(sequence_length=30),
+        checkpoint=line["inputs"]["start"].checkpoint,
+        train_data=tmp_path / "none",
+        end_of_document=0,
+        run_dir=tmp_path / "run",
+    )
+    with pytest.raises(InputError, match="no such file"):
+        runs.train(spec)
