@@ -78,13 +78,15 @@ def test_a_sealed_run_holds_checkpoint_log_and_ledger(line: dict[str, Any]) -> N
 
 
 def test_learning_rate_0_leaves_every_weight_bit_for_bit(line: dict[str, Any]) -> None:
-    before = checkpoint.Reader(line["inputs"]["start"].checkpoint)
-    after = checkpoint.Reader(line["outcome"].artifact.checkpoint)
-    assert len(before.shapes()) == 9
-    for key in before.shapes():
-        assert torch.equal(before.read(key), after.read(key)), key
-    moments = [key for key in after.shapes() if "exp_avg." in key]
-    assert any(after.read(key).abs().max() > 0 for key in moments)
+    with (
+        checkpoint.Reader(line["inputs"]["start"].checkpoint) as before,
+        checkpoint.Reader(line["outcome"].artifact.checkpoint) as after,
+    ):
+        assert len(before.shapes()) == 9
+        for key in before.shapes():
+            assert torch.equal(before.read(key), after.read(key)), key
+        moments = [key for key in after.shapes() if "exp_avg." in key]
+        assert any(after.read(key).abs().max() > 0 for key in moments)
 
 
 def test_the_same_run_is_reused_however_often_it_saves(line: dict[str, Any]) -> None:
