@@ -144,10 +144,10 @@ def _batches(dump: Dump, rules: Rules, counts: Counts) -> Iterator[_Batch]:
     size = 0
     for page in dump:
         counts.pages += 1
-        if page.redirect:
-            counts.redirects += 1
-        elif page.namespace != 0:
+        if page.namespace != 0:
             counts.other_namespaces += 1
+        elif page.redirect:
+            counts.redirects += 1
         elif page.model != "wikitext":
             counts.other_models += 1
         else:

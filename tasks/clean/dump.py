@@ -10,13 +10,14 @@ import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any, Literal
+from typing import Any, Literal
 from urllib.parse import quote
 
 from tasks.core.errors import InputError
 from tasks.core.sources import compression
 
 _PIECE = 1 << 18
+_LONGEST_HEAD = 4096
 # Before the root element only a declaration and comments: above all no DOCTYPE, for a page-sized
 # file may define entities that expand without end.
 _HEAD = re.compile(rb"\s*(?:<\?xml[^>]{0,200}\?>\s*)?(?:<!--[^>]{0,2000}-->\s*)?<mediawiki[\s>]")
@@ -121,8 +122,12 @@ class Dump:
     def _pieces(self) -> Iterator[bytes]:
         kind = compression(self.path)
         with open(self.path, "rb") as raw:
-            stream: IO[bytes] = raw if kind == "none" else _OPENERS[kind](raw)
-            head = stream.read(_PIECE).removeprefix(b"\xef\xbb\xbf")
+            stream: Any = raw if kind == "none" else _OPENERS[kind](raw)
+            head = b""
+            # Only `read1` hands over what lies before the end of a file that ends early.
+            while len(head) < _LONGEST_HEAD and (piece := stream.read1(_PIECE)):
+                head += piece
+            head = head.removeprefix(b"\xef\xbb\xbf")
             if not _HEAD.match(head):
                 raise InputError(
                     "This is no MediaWiki dump", where=self.path,
@@ -134,7 +139,7 @@ class Dump:
                 yield piece
                 if self._progress:
                     self._progress(raw.tell())
-                piece = stream.read(_PIECE)
+                piece = stream.read1(_PIECE)
 
     def _drain(self, parser: Any) -> Iterator[Page]:
         for _, element in parser.read_events():

@@ -110,8 +110,8 @@ def measure(text: str, language: str, enough_sentences: int) -> Measures:
         language: the wiki's code, such as `en`; it picks the sentence model and the stop words.
         enough_sentences: counting stops there, for Punkt takes longer than all the rest.
     """
-    words = [token for token in _words(text) if token[0].isalnum()]
-    unspaced = len(_UNSPACED.findall(text))
+    spaced, unspaced = _UNSPACED.subn(" ", text)
+    words = [token for token in _tokens(spaced) if token[0].isalnum()]
     letters = sum(map(len, words))
     count = len(words) + unspaced // 2
     lines = text.split("\n")
@@ -119,7 +119,7 @@ def measure(text: str, language: str, enough_sentences: int) -> Measures:
     return Measures(
         words=count,
         sentences=count_sentences(text, language, enough_sentences),
-        mean_word_length=0.0 if unspaced * 2 > letters else letters / max(1, len(words)),
+        mean_word_length=0.0 if unspaced > letters else letters / max(1, len(words)),
         symbol_share=len(_SYMBOL.findall(text)) / max(1, count),
         unpunctuated_share=bare / max(1, sum(map(len, lines))),
         stop_words=len(_STOP_WORDS & set(map(str.lower, words)))
@@ -142,7 +142,7 @@ def count_sentences(text: str, language: str, enough: int) -> int:
     return min(count, enough)
 
 
-def _words(text: str) -> list[str]:
+def _tokens(text: str) -> list[str]:
     from nltk.tokenize import wordpunct_tokenize
 
     return list(wordpunct_tokenize(text))

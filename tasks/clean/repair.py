@@ -34,8 +34,10 @@ def repair(text: str, cjk: bool = False) -> str:
         return text
     config = ftfy.TextFixerConfig(explain=False, uncurl_quotes=not cjk, fix_character_width=not cjk)
     trigger = _TRIGGER_CJK if cjk else _TRIGGER
-    lines = text.split("\n")
-    if max(map(len, lines)) >= _SEGMENT:
+    # Segments of ftfy: lines with their line feed, for "\\r\\n" must not become two.
+    lines = [line + "\n" for line in text.split("\n")]
+    lines[-1] = lines[-1][:-1]
+    if max(map(len, lines)) > _SEGMENT:
         return ftfy.fix_text(text, config)
     for index, line in enumerate(lines):
         # ftfy unescapes entities up to the first line with a "<", taken as a sign of HTML.
@@ -48,4 +50,4 @@ def repair(text: str, cjk: bool = False) -> str:
             or is_bad(line)
         ):
             lines[index] = ftfy.fix_text(line, config)
-    return "\n".join(lines)
+    return "".join(lines)

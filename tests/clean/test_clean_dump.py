@@ -1,0 +1,107 @@
+"""Dumps in every compression, damaged dumps, and files that are none."""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import lzma
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tasks.clean.dump import Dump, Page
+from tasks.core.errors import InputError
+
+ENGLISH = Path(__file__).parents[1] / "data" / "wiki" / "english.xml"
+
+
+def _multistream(data: bytes) -> bytes:
+    return b"".join(bz2.compress(data[at : at + 700]) for at in range(0, len(data), 700))
+
+
+PACKERS: dict[str, Callable[[bytes], bytes]] = {
+    "plain": bytes,
+    "byte order mark": lambda data: b"\xef\xbb\xbf" + data,
+    "declaration": lambda data: b'<?xml version="1.0" encoding="utf-8"?>\n<!-- a -->' + data,
+    "bz2": bz2.compress,
+    "bz2 of many streams": _multistream,
+    "gz": gzip.compress,
+    "xz": lzma.compress,
+}
+
+
+@pytest.mark.parametrize("pack", PACKERS.values(), ids=PACKERS.keys())
+def test_every_compression_gives_the_same_pages(
+    pack: Callable[[bytes], bytes], tmp_path: Path
+) -> None:
+    # The name tells nothing: only the first bytes do.
+    path = tmp_path / "dump"
+    path.write_bytes(pack(ENGLISH.read_bytes()))
+    read: list[int] = []
+    dump = Dump(path, progress=read.append)
+    pages = list(dump)
+    assert [page.title for page in pages] == [
+        "Stone Wall", "Wall of Stone", "Examplepedia:About", "Skin.css", "Only a box", "Stub",
+        "Tide: rise & fall",
+    ]  # fmt: skip
+    assert pages[1] == Page(
+        "2", "Wall of Stone", 0, True, "wikitext", "1002", "#REDIRECT [[Stone Wall]]"
+    )
+    assert (pages[2].namespace, pages[3].model) == (4, "css")
+    assert dump.site.language == "en"
+    assert dump.site.hidden == ["Media", "File", "Category"]
+    assert dump.site.url("Tide: rise & fall?") == (
+        "https://ex.example.org/wiki/Tide:_rise_&_fall%3F"
+    )
+    assert read[-1] == path.stat().st_size
+
+
+@pytest.mark.parametrize("pack", [bytes, _multistream, gzip.compress, lzma.compress])
+def test_a_dump_that_ends_early(pack: Callable[[bytes], bytes], tmp_path: Path) -> None:
+    data = ENGLISH.read_bytes()
+    path = tmp_path / "dump"
+    if pack is bytes:
+        path.write_bytes(data[: data.index(b"<title>Stub") + 9])
+    else:
+        # Incompressible padding after the pages, so that the cut falls behind some of them.
+        whole = pack(
+            data + "".join(f"<!--{n * 2654435761 % 2**32}-->" for n in range(9999)).encode()
+        )
+        path.write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(InputError, match=r"clean\.on_damage=keep"):
+        list(Dump(path))
+    dump = Dump(path, on_damage="keep")
+    titles = [page.title for page in dump]
+    assert titles[:2] == ["Stone Wall", "Wall of Stone"]
+    assert dump.damage is not None
+    assert f"after {len(titles)} whole pages" in dump.damage
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"<html><body>404</body></html>", "no MediaWiki dump"),
+        (b"hello", "no MediaWiki dump"),
+        (b"<mediawiki></mediawiki>", "holds no page"),
+        (b'<!DOCTYPE x [<!ENTITY a "aa">]><mediawiki>&a;</mediawiki>', "no MediaWiki dump"),
+        (b"BZh9 but not really", "damaged"),
+    ],
+)
+def test_what_is_no_dump_is_refused(content: bytes, message: str, tmp_path: Path) -> None:
+    path = tmp_path / "dump"
+    path.write_bytes(content)
+    with pytest.raises(InputError, match=message):
+        list(Dump(path))
+
+
+def test_pages_stream(tmp_path: Path) -> None:
+    """A page is there long before the file has been read: nothing is collected first."""
+    head, page, tail = ENGLISH.read_bytes().partition(b"  <page>")
+    body = page + tail.partition(b"</page>")[0] + b"</page>"
+    path = tmp_path / "dump"
+    path.write_bytes(head + body * 5000 + b"</mediawiki>")
+    read: list[int] = []
+    first = next(iter(Dump(path, progress=read.append)))
+    assert first.title == "Stone Wall"
+    assert sum(read) < path.stat().st_size // 4
