@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from tasks.clean.task import CleanConfig
 from tasks.convert.task import ToHFConfig, ToMegatronConfig
@@ -38,6 +38,16 @@ class PipelineConfig(BaseModel):
     to_hf: ToHFConfig = Field(ToHFConfig(), description="Megatron to Hugging Face")
     evaluate: EvaluateConfig = Field(EvaluateConfig(), description="Before against after")
     export: ExportConfig = Field(ExportConfig(), description="A bundle that can be served")
+
+    @model_validator(mode="after")
+    def _keeps_text_to_measure_on(self) -> PipelineConfig:
+        if self.tokens.validation + self.tokens.test == 0:
+            raise ConfigError(
+                "No text is kept from training, so evaluate has nothing to measure on",
+                where="tokens.validation, tokens.test", expected="together more than 0", got=0,
+                fix="raise tokens.test",
+            )  # fmt: skip
+        return self
 
 
 def load(recipe: Path | str, overrides: Sequence[str] = ()) -> PipelineConfig:
