@@ -79,15 +79,24 @@ def fetch(url: str, dest: Path, progress: Callable[..., None], sha256: str | Non
             progress(done, total, unit="bytes", note=source.name)
         writer.flush()
         os.fsync(writer.fileno())
-    if sha256 is not None and state.hexdigest() != sha256:
-        raise InputError(
-            "The source is not the file that was asked for", where=url,
-            expected=f"sha256 {sha256}", got=f"sha256 {state.hexdigest()}",
-            fix="fetch it again, or correct the digest in the recipe",
-        )  # fmt: skip
+    require_digest(url, sha256, state.hexdigest())
     if sha256_file(dest) != state.hexdigest():
         raise OSError(f"The copy {dest} does not hold the bytes that were read from {source}")
     return dest
+
+
+def require_digest(url: str, expected: str | None, got: str) -> None:
+    """Refuse a source whose digest is another one than was asked for.
+
+    Raises:
+        InputError: the digests differ, and one was asked for.
+    """
+    if expected is not None and got != expected:
+        raise InputError(
+            "The source is not the file that was asked for", where=url,
+            expected=f"sha256 {expected}", got=f"sha256 {got}",
+            fix="fetch it again, or correct the digest in the recipe",
+        )  # fmt: skip
 
 
 def locate(url: str) -> Path:

@@ -22,7 +22,7 @@ class IngestConfig(BaseModel):
     source: Annotated[str, Runtime] = Field(
         description="MediaWiki XML dump: a path, file:///path, or package://PACKAGE/inner/path"
     )
-    sha256: str | None = Field(
+    sha256: Annotated[str | None, Runtime] = Field(
         None, pattern="^[0-9a-f]{64}$", description="The digest that the source must have"
     )
 
@@ -32,7 +32,10 @@ def _label(config: IngestConfig, inputs: list[str]) -> str:
 
 
 def _resolve(config: IngestConfig, digests: DigestCache) -> dict[str, Any]:
-    return {"source": sources.describe(config.source, digests).identity()}
+    source = sources.describe(config.source, digests)
+    # Also asked here: a sealed copy is reused without being fetched again.
+    sources.require_digest(config.source, config.sha256, source.sha256)
+    return {"source": source.identity()}
 
 
 @stage("ingest", version=1, output=RawCorpus, label=_label, resolve=_resolve)

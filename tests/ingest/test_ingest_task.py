@@ -1,0 +1,57 @@
+"""ingest: a sealed copy, known by value and not by where it came from."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tasks.core.errors import InputError
+from tasks.core.store import Store
+from tasks.ingest.task import IngestConfig, ingest
+
+ENGLISH = Path(__file__).parents[1] / "data" / "wiki" / "english.xml"
+
+
+def _build(store: Path, source: object, sha256: str | None = None):
+    return ingest.build(Store(store), IngestConfig(source=str(source), sha256=sha256))
+
+
+def test_a_dump_is_copied_byte_for_byte(tmp_path: Path) -> None:
+    outcome = _build(tmp_path / "store", ENGLISH)
+    assert [path.name for path in outcome.artifact.files] == ["english.xml"]
+    assert outcome.artifact.files[0].read_bytes() == ENGLISH.read_bytes()
+    assert outcome.artifact.label == "english"
+    assert outcome.artifact.metrics == {"bytes": ENGLISH.stat().st_size, "compression": "none"}
+
+
+def test_where_it_lies_does_not_matter_but_what_it_holds_does(tmp_path: Path) -> None:
+    first = _build(tmp_path / "store", ENGLISH)
+    (tmp_path / "elsewhere").mkdir()
+    copy = shutil.copy(ENGLISH, tmp_path / "elsewhere")
+    second = _build(tmp_path / "store", f"file://{copy}")
+    assert (second.state, second.artifact.path) == ("Reused", first.artifact.path)
+    Path(copy).write_bytes(ENGLISH.read_bytes().replace(b"stone", b"brick"))
+    third = _build(tmp_path / "store", copy)
+    assert (third.state, third.artifact.label) == ("Built", first.artifact.label)
+    assert third.artifact.fingerprint != first.artifact.fingerprint
+
+
+def test_what_is_no_dump_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "x.xml.bz2"
+    with pytest.raises(InputError, match="does not exist"):
+        _build(tmp_path / "store", path)
+    path.touch()
+    with pytest.raises(InputError, match="empty"):
+        _build(tmp_path / "store", path)
+    path.write_bytes(b"PK\x03\x04 a zip file")
+    with pytest.raises(InputError, match="unknown kind"):
+        _build(tmp_path / "store", path)
+
+
+def test_a_digest_that_was_asked_for_is_held(tmp_path: Path) -> None:
+    right = _build(tmp_path / "store", ENGLISH).artifact.record.files[0].sha256
+    assert _build(tmp_path / "store", ENGLISH, right).state == "Reused"
+    with pytest.raises(InputError, match="not the file that was asked for"):
+        _build(tmp_path / "store", ENGLISH, "0" * 64)
