@@ -13,6 +13,7 @@ from functools import cache
 from typing import Any
 
 _STOP_WORDS = {"the", "be", "to", "of", "and", "that", "have", "with"}
+_WORD = re.compile(r"\w+")
 _SYMBOL = re.compile(r"[#{}\[\]<>|\\^~=_*@•…]")
 _TERMINALS = (
     ".",
@@ -111,7 +112,7 @@ def measure(text: str, language: str, enough_sentences: int) -> Measures:
         enough_sentences: counting stops there, for Punkt takes longer than all the rest.
     """
     spaced, unspaced = _UNSPACED.subn(" ", text)
-    words = [token for token in _tokens(spaced) if token[0].isalnum()]
+    words = _WORD.findall(spaced)
     letters = sum(map(len, words))
     count = len(words) + unspaced // 2
     lines = text.split("\n")
@@ -140,12 +141,6 @@ def count_sentences(text: str, language: str, enough: int) -> int:
         full_width = sum(1 for _ in _FULL_WIDTH_END.finditer(line.rstrip("。！？")))
         count += full_width + sum(1 for _ in tokenizer.span_tokenize(line))
     return min(count, enough)
-
-
-def _tokens(text: str) -> list[str]:
-    from nltk.tokenize import wordpunct_tokenize
-
-    return list(wordpunct_tokenize(text))
 
 
 @cache
