@@ -126,11 +126,13 @@ def summary(rows: list[Row]) -> list[str]:
                 f"loss {when:<6} training  Hugging Face {theirs:.6f}  Megatron {ours:.6f}  "
                 f"difference {abs(ours - theirs):.1e}"
             )
-    if "served_tokens" in exported:
-        equal = "equal" if exported.get("tokens_equal") else "NOT EQUAL"
-        lines.append(f"served tokens    {exported['served_tokens']}")
-        lines.append(f"Megatron tokens  {exported['megatron_tokens']}  ({equal})")
-        lines.append(f"served text      {exported.get('served_text', '')!r}")
+    if "served_text" in exported:
+        columns = ("served_tokens", "megatron_tokens", "served_text", "megatron_text", "compared")
+        for ids, own_ids, text, own_text, how in zip(
+            *(exported[name] for name in columns), strict=True
+        ):
+            lines.append(f"served tokens    {ids or '(only their text can be read back)'} {text!r}")
+            lines.append(f"Megatron tokens  {own_ids} {own_text!r}  equal by {how}")
     return lines
 
 

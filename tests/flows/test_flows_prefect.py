@@ -141,6 +141,30 @@ def test_config_error_is_not_retried_and_the_rest_is_reused(server: Server, tmp_
     assert [row["state"] for row in fixed["rows"]] == ["Reused", "Built", "Built"]
 
 
+def test_deployments_load(server: Server) -> None:
+    for command in (
+        ["work-pool", "create", "megaline", "--type", "process"],
+        ["--no-prompt", "deploy", "--all", "--prefect-file", "deploy/prefect.yaml"],
+    ):
+        run = subprocess.run(
+            [sys.executable, "-m", "prefect", *command],
+            env=server.environment, capture_output=True, text=True, timeout=120, cwd=REPOSITORY,
+        )  # fmt: skip
+        assert run.returncode == 0, run.stdout + run.stderr
+    found = {one["name"]: one for one in server.ask("deployments/filter")}
+    assert {
+        name: (
+            one["global_concurrency_limit"]["limit"],
+            one["concurrency_options"]["collision_strategy"],
+            [schedule["schedule"]["cron"] for schedule in one["schedules"]],
+        )
+        for name, one in found.items()
+    } == {"manual": (1, "ENQUEUE", []), "nightly": (1, "CANCEL_NEW", ["0 2 * * *"])}
+    form = found["manual"]["parameter_openapi_schema"]["definitions"]
+    assert form["TrainStage"]["properties"]["steps"]["description"] == "Optimizer steps"
+    assert form["TrainStage"]["properties"]["decay"]["enum"] == ["constant", "linear", "cosine"]
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
 def test_a_signal_ends_everything(server: Server, tmp_path: Path, number: signal.Signals) -> None:
     # No server is named here: the run has an ephemeral one of its own, which must end as well.
