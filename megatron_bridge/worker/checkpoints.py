@@ -23,7 +23,11 @@ from megatron_bridge.errors import MappingError
 STATE = ("optimizer.", "rng.")
 """Keys that begin like this are training state, not weights."""
 
-METADATA = {"distrib_optim_sharding_type": "fully_reshardable", "chained_optim_avoid_prefix": True}
+METADATA = {
+    # Each data-parallel rank writes its own share; the other formats gather the whole state first.
+    "distrib_optim_sharding_type": "dp_reshardable",
+    "chained_optim_avoid_prefix": True,
+}
 
 
 def load_weights(model: GPTModel, folder: Path) -> None:
@@ -65,7 +69,8 @@ def load(folder: Path, model: GPTModel, optimizer: Any, scheduler: Any) -> None:
     optimizer.step()
     state = dist_checkpointing.load(_state(model, optimizer, scheduler, loading=True), str(folder))
     model.load_state_dict(state["model"], strict=False)
-    optimizer.load_state_dict(state["optimizer"])
+    with torch.no_grad():
+        optimizer.load_state_dict(state["optimizer"])
     scheduler.load_state_dict(state["scheduler"])
     _set_random_states({name: value.clone() for name, value in state["rng"].items()})
 

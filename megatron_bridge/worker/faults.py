@@ -18,9 +18,9 @@ def repair() -> None:
 def _resume_torch_adamw() -> None:
     """Let the distributed optimizer load its state where torch's AdamW does the work.
 
-    Without Transformer Engine and Apex it looks for a `step` among the loaded tensors of each
-    parameter, where none is, and lets all parameters share one step tensor, which AdamW then
-    raises once a parameter.
+    Without Transformer Engine and Apex it wants a `step` among the loaded tensors of each
+    parameter, where there is none or that of the state before the load; and it lets all parameters
+    share one step tensor, which AdamW then raises once a parameter.
     """
     from megatron.core.optimizer.distrib_optimizer import DistributedOptimizer
 
@@ -30,7 +30,7 @@ def _resume_torch_adamw() -> None:
     def with_step(self: Any, model_param: Any, tensors: dict[str, Any]) -> None:
         group, order = self.model_param_group_index_map[model_param]
         state = self.optimizer.state[self.optimizer.param_groups[group]["params"][order]]
-        if "step" in state and "step" not in tensors:
+        if "step" in state:
             state["step"] = state["step"].clone()
             tensors = {**tensors, "step": state["step"]}
         original(self, model_param, tensors)
