@@ -146,14 +146,14 @@ class ForwardSpec(BaseModel):
 
 
 def validate_layout(
-    fields: Mapping[str, Any], parallel: ParallelConfig, sequence_length: int | None = None
+    fields: Mapping[str, Any], parallel: ParallelConfig, sequence_length: int
 ) -> None:
     """Check a layout against a model, before any rank starts.
 
     Args:
         fields: what `Family.megatron_config` returns for the model's `config.json`.
         parallel: the layout.
-        sequence_length: tokens a sample, where it is known.
+        sequence_length: tokens a sample.
 
     Raises:
         ConfigError: the model cannot be laid out like this.
@@ -161,7 +161,7 @@ def validate_layout(
     tensor, layers = parallel.tensor_parallel, fields["num_layers"]
     heads, groups = fields["num_attention_heads"], fields["num_query_groups"]
     longest = fields["max_sequence_length"]
-    length = sequence_length or 0
+    length = sequence_length
     checks = (
         (layers % parallel.pipeline_parallel == 0, "pipeline_parallel",
          f"a divisor of the model's {layers} layers", parallel.pipeline_parallel),

@@ -165,7 +165,8 @@ def _forward(
 ) -> None:
     parallel = parallel or ParallelConfig()
     longest = max(map(len, tokens), default=0) + max_new_tokens
-    info = _check(checkpoint_dir, parallel, longest if not parallel.sequence_parallel else None)
+    # The ranks fill sequences up to what sequence parallelism can split.
+    info = _check(checkpoint_dir, parallel, longest + -longest % parallel.tensor_parallel)
     for row, ids in enumerate(tokens):
         if not ids or not all(0 <= token < info.vocab_size for token in ids):
             raise InputError(
@@ -205,7 +206,7 @@ def _check_data(prefix: Path) -> None:
 
 
 def _check(
-    folder: Path, parallel: ParallelConfig, sequence_length: int | None
+    folder: Path, parallel: ParallelConfig, sequence_length: int
 ) -> checkpoint.CheckpointInfo:
     info = checkpoint.read_info(Path(folder))
     hf_config = families.read_config(Path(folder) / checkpoint.HF_FILES)

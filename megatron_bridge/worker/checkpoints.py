@@ -20,9 +20,6 @@ from megatron.core.models.gpt import GPTModel
 from megatron_bridge import checkpoint
 from megatron_bridge.errors import MappingError
 
-STATE = ("optimizer.", "rng.")
-"""Keys that begin like this are training state, not weights."""
-
 METADATA = {
     # Each data-parallel rank writes its own share; the other formats gather the whole state first.
     "distrib_optim_sharding_type": "dp_reshardable",
@@ -148,7 +145,7 @@ def _check(weights: Mapping[str, Any], folder: Path) -> None:
     stored = {
         key: shape
         for key, (shape, _) in checkpoint.Reader(folder).shapes().items()
-        if not key.startswith(STATE)
+        if checkpoint.is_model_key(key)
     }
     problems = [f"the checkpoint has no {key}" for key in sorted(model.keys() - stored.keys())]
     problems += [f"the model has no {key}" for key in sorted(stored.keys() - model.keys())]
