@@ -9,7 +9,6 @@ from __future__ import annotations
 import functools
 import hashlib
 import json
-import multiprocessing
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -116,9 +115,9 @@ def _ids(texts: list[str], rules: Rules) -> list[Ids]:
 
 @functools.cache
 def _tokenizer(path: Path, sha256: str) -> Tokenizer:
-    if multiprocessing.parent_process() is not None:
-        # A pool has as many workers as it shall use processors; their own threads would be more.
-        os.environ["TOKENIZERS_PARALLELISM"] = "false"
+    # A worker is one processor. And a process that has used the library's own threads complains on
+    # the terminal at each child it starts.
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     return Tokenizer.from_file(str(path))
 
 
