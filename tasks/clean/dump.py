@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import bz2
+import codecs
 import gzip
 import lzma
 import re
@@ -127,8 +128,8 @@ class Dump:
             # Only `read1` hands over what lies before the end of a file that ends early.
             while len(head) < _LONGEST_HEAD and (piece := stream.read1(_PIECE)):
                 head += piece
-            head = head.removeprefix(b"\xef\xbb\xbf")
-            if not _HEAD.match(head):
+            head = head.removeprefix(codecs.BOM_UTF8)
+            if not _HEAD.match(_utf8(head)):
                 raise InputError(
                     "This is no MediaWiki dump", where=self.path,
                     expected="XML whose root element is <mediawiki>", got=repr(head[:40]),
@@ -161,6 +162,13 @@ class Dump:
                 expected="a whole file", got=self.damage,
                 fix="fetch it again, or keep the pages before the damage: clean.on_damage=keep",
             ) from error  # fmt: skip
+
+
+def _utf8(head: bytes) -> bytes:
+    """The head in UTF-8; dumps that an editor has saved may be in UTF-16, which lxml reads."""
+    if head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        return head.decode("utf-16", "ignore").encode("utf-8", "ignore")
+    return head
 
 
 def _site(element: Any) -> Site:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -12,6 +13,8 @@ from tasks.core.artifacts import RawCorpus
 from tasks.core.errors import InputError
 from tasks.core.fingerprint import DigestCache, Runtime
 from tasks.core.stage import Context, stage
+
+_UTF16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 
 
 class IngestConfig(BaseModel):
@@ -55,9 +58,8 @@ def check_kind(path: Path) -> None:
     """
     with open(path, "rb") as file:
         head = file.read(64)
-    if sources.compression(path) == "none" and not head.removeprefix(b"\xef\xbb\xbf").lstrip(
-        b" \t\r\n"
-    ).startswith(b"<"):
+    text = head.decode("utf-16" if head.startswith(_UTF16) else "utf-8-sig", "replace")
+    if sources.compression(path) == "none" and not text.lstrip().startswith("<"):
         raise InputError(
             "The source is of an unknown kind", where=path,
             expected="a MediaWiki XML dump, plain or compressed with bz2, gz or xz",

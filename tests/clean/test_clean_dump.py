@@ -24,6 +24,7 @@ PACKERS: dict[str, Callable[[bytes], bytes]] = {
     "plain": bytes,
     "byte order mark": lambda data: b"\xef\xbb\xbf" + data,
     "declaration": lambda data: b'<?xml version="1.0" encoding="utf-8"?>\n<!-- a -->' + data,
+    "UTF-16": lambda data: data.decode().encode("utf-16"),
     "bz2": bz2.compress,
     "bz2 of many streams": _multistream,
     "gz": gzip.compress,

@@ -50,6 +50,12 @@ def test_what_is_no_dump_is_refused(tmp_path: Path) -> None:
         _build(tmp_path / "store", path)
 
 
+def test_a_dump_in_utf_16_is_taken(tmp_path: Path) -> None:
+    path = tmp_path / "x.xml"
+    path.write_bytes(ENGLISH.read_text(encoding="utf-8").encode("utf-16"))
+    assert _build(tmp_path / "store", path).state == "Built"
+
+
 def test_a_digest_that_was_asked_for_is_held(tmp_path: Path) -> None:
     right = _build(tmp_path / "store", ENGLISH).artifact.record.files[0].sha256
     assert _build(tmp_path / "store", ENGLISH, right).state == "Reused"
