@@ -47,7 +47,9 @@ class Site:
         return [self.namespaces[key] for key in (-2, 6, 14) if self.namespaces.get(key)]
 
     def url(self, title: str) -> str:
-        """The address of a page."""
+        """The address of a page; empty where the dump does not say where its wiki is."""
+        if not self.base:
+            return ""
         return self.base + quote(title.replace(" ", "_"), safe="/:@!$&'()*,;=~")
 
 

@@ -181,7 +181,8 @@ def _table() -> dict[str, Renderer]:
          "bold nobold noitalic abbr tooltip mvar math var vanchor visible-anchor sub code kbd samp "
          "tt mono nts number unicode flag flagcountry flagu ill interlanguage-link sic "
          "not-a-typo proper-name script/hebrew script/arabic hebrew nastaliq underline u s del "
-         "ins serif sans-serif center dfn q nihongo2 nihongo3 chem2 ce 仮リンク", _first),
+         "ins serif sans-serif center dfn q inline-block nihongo2 nihongo3 chem2 ce 仮リンク",
+         _first),
         ("lang langx script lang-rtl", _second),
         ("resize font color native-name transl transliteration translit tlit", _last),
         ("convert cvt", _convert),
@@ -210,7 +211,7 @@ def _table() -> dict[str, Renderer]:
         ("us$ usd", _around("US$")),
         ("£ gbp", _around("£")),
         ("€ eur euro", _around("€")),
-        ("isbn", _around("ISBN ")),
+        ("isbn isbn2", _around("ISBN ")),
         ("bibleverse bibleref bibleref2", lambda args, named: " ".join(filter(None, args[:2]))),
         ("読み仮名 読み仮名-ruby不使用 ruby ルビ", _reading),
         ("· • dot middot bullet", _constant(" · ")),

@@ -102,7 +102,9 @@ def test_workers_die_with_their_parent(tmp_path: Path) -> None:
     script.write_text(SCRIPT)
     root = Path(__file__).parents[2]
     parent = subprocess.Popen(
-        [sys.executable, script, pids], env={**os.environ, "PYTHONPATH": str(root)}
+        [sys.executable, script, pids],
+        env={**os.environ, "PYTHONPATH": str(root)},
+        stderr=subprocess.DEVNULL,
     )
     try:
         _wait_for(lambda: len(list(pids.iterdir())) == 2)
