@@ -239,6 +239,12 @@ def _guarded(arguments: list[str]) -> int:
         clear()
         print(f"megaline: {error}", file=sys.stderr)
         return error.exit_code
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        clear()
+        print(f"megaline: {error}. What to do: mend it and run again.", file=sys.stderr)
+        return 3
 
 
 def _tell_stages(stream: TextIO) -> None:

@@ -18,6 +18,7 @@ from pydantic import BaseModel
 from tasks.core.artifacts import Artifact
 from tasks.core.errors import ConfigError, ProofError, RetryableError, disk_is_full, is_retryable
 from tasks.core.fingerprint import DigestCache, digest, identity, stable
+from tasks.core.lease import Lease
 from tasks.core.progress import Listener, Progress
 from tasks.core.provenance import provenance
 from tasks.core.record import InputEntry, Record
@@ -186,7 +187,7 @@ class Stage:
         address: Address,
         config: BaseModel,
         inputs: Mapping[str, Artifact],
-        lease: Any,
+        lease: Lease,
         listener: Listener | None,
         runs: Mapping[str, str],
     ) -> Artifact:
@@ -199,20 +200,13 @@ class Stage:
             if self.check:
                 self.check(work.out, metrics)
             files = list_files(work.out, functools.partial(progress, unit="bytes", note="hashing"))
+            seconds = round(time.monotonic() - started, 3)
             record = Record(
-                schema=1,
-                stage=self.name,
-                version=self.version,
-                label=address.label,
-                fingerprint=address.fingerprint,
-                identity=address.identity,
-                inputs=list(address.inputs),
-                files=files,
-                metrics=metrics,
-                provenance=provenance(**runs),
-                created_at=datetime.now(UTC),
-                seconds=round(time.monotonic() - started, 3),
-            )
+                schema=1, stage=address.stage, version=address.version, label=address.label,
+                fingerprint=address.fingerprint, identity=address.identity,
+                inputs=list(address.inputs), files=files, metrics=metrics,
+                provenance=provenance(**runs), created_at=datetime.now(UTC), seconds=seconds,
+            )  # fmt: skip
             store.seal(address, work, files, record, lease)
         except Exception as error:
             if not disk_is_full(error):

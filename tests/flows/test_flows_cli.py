@@ -191,3 +191,12 @@ def test_summary_shows_the_proofs() -> None:
     assert "difference 1.0e-06" in text
     assert "[1, 2]" in text
     assert summary([]) == []
+
+
+def test_a_store_that_cannot_be_written_is_no_traceback(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").write_text("not a folder")
+    code = _guarded(["plan", str(RECIPE), "--root", str(tmp_path / "file")])
+    assert code == 3
+    assert "Traceback" not in capsys.readouterr().err
