@@ -131,13 +131,16 @@ class _Follower:
 
     def __init__(self, path: Path, on_line: OnStep) -> None:
         self._path, self._on_line = path, on_line
-        self._seen = len(resume.read_lines(path))
+        self._offset = path.stat().st_size
 
     def __call__(self) -> None:
-        lines = resume.read_lines(self._path)
-        for line in lines[self._seen :]:
-            self._on_line(line)
-        self._seen = len(lines)
+        with self._path.open("rb") as file:
+            file.seek(self._offset)
+            added = file.read()
+        whole = added[: added.rfind(b"\n") + 1]
+        self._offset += len(whole)
+        for line in whole.splitlines():
+            self._on_line(json.loads(line))
 
 
 def _answer(
@@ -165,8 +168,10 @@ def _forward(
 ) -> None:
     parallel = parallel or ParallelConfig()
     longest = max(map(len, tokens), default=0) + max_new_tokens
-    # The ranks fill sequences up to what sequence parallelism can split.
-    info = _check(checkpoint_dir, parallel, longest + -longest % parallel.tensor_parallel)
+    if parallel.sequence_parallel:
+        # The ranks fill sequences up to a length that can be split.
+        longest += -longest % parallel.tensor_parallel
+    info = _check(checkpoint_dir, parallel, longest)
     for row, ids in enumerate(tokens):
         if not ids or not all(0 <= token < info.vocab_size for token in ids):
             raise InputError(
