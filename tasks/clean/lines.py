@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+from tasks.clean.templates import PIPE
+
 DROPPED = "\x01"
 
 _MAGIC_WORD = re.compile(r"__(?:[A-Z]{3,30}|[^\W\d_a-zA-Z]{2,30})__")
@@ -12,7 +14,9 @@ _TRACES = re.compile(r"\x01[\x01 \t]*\x01")
 _SEPARATORS = " \t,;:、，；"
 _CLOSING = tuple(" .,;:!?)]。，、；）\n")
 _LIST_MARKS = frozenset("*#:;")
-_TABLE_MARKS = frozenset("|\x02")
+_TABLE_MARKS = frozenset(f"|{PIPE}")
+# The quotes come first, so that the regex engine finds them fast.
+_ELISION = re.compile(r"'''(?<=\w''')(?=\w)")
 _ANY_WORD = re.compile(r"\w")
 
 
@@ -26,6 +30,8 @@ def tidy(text: str) -> tuple[str, int]:
         One paragraph, list item or heading a line, a heading only where its section has text;
         and how many lines of unclosed tables were dropped.
     """
+    if _ELISION.search(text):
+        text = "\n".join(map(_elided, text.split("\n")))
     # Longest first: four quotes are an apostrophe in bold, six one in bold italics.
     text = text.replace("'''''", "").replace("'''", "").replace("''", "")
     if "__" in text:
@@ -56,6 +62,15 @@ def tidy(text: str) -> tuple[str, int]:
             pending.clear()
             kept.append(line)
     return "\n".join(kept), table_rows
+
+
+def _elided(line: str) -> str:
+    """`l'''Opéra''` is `l'` and italics: MediaWiki's rule where no kind of quotes is paired."""
+    rest = line.replace("'''''", "")
+    bold = rest.count("'''")
+    if bold % 2 and (rest.count("''") - bold) % 2:
+        return _ELISION.sub("'", line, count=1)
+    return line
 
 
 def _close_gaps(text: str) -> str:

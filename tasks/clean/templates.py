@@ -10,6 +10,9 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
+# Stand-ins for characters that would be taken for markup; `wikitext.clean` puts the characters.
+PIPE, APOSTROPHE = "\x02", "\x04"
+
 Renderer = Callable[[list[str], dict[str, str]], str]
 
 _KEY = re.compile(r"[\w .-]{1,30}")
@@ -184,7 +187,7 @@ def _table() -> dict[str, Renderer]:
          "ins serif sans-serif center dfn q inline-block nihongo2 nihongo3 chem2 ce 仮リンク",
          _first),
         ("lang langx script lang-rtl", _second),
-        ("resize font color native-name transl transliteration translit tlit", _last),
+        ("resize font color sort native-name transl transliteration translit tlit", _last),
         ("convert cvt", _convert),
         ("val", _val),
         ("frac fraction sfrac fracn", _frac),
@@ -220,11 +223,12 @@ def _table() -> dict[str, Renderer]:
         ("snd spnd spaced-ndash spaced-en-dash", _constant(" – ")),
         ("mdashb smdash", _constant(" — ")),
         ("nbsp spaces space thinsp thin-space hair-space hsp sp", _constant(" ")),
-        ("' apos", _constant("'")),
-        ("'s", _constant("'s")),
+        # An apostrophe must not join the quotes of italics around it.
+        ("' apos", _constant(APOSTROPHE)),
+        ("'s", _constant(f"{APOSTROPHE}s")),
         ("= equals", _constant("=")),
         # A rendered pipe must not divide the arguments of the template around it.
-        ("! pipe", _constant("\x02")),
+        ("! pipe", _constant(PIPE)),
         ("okina hamza", _constant("ʻ")),
         ("times", _constant("×")),
         ("pi", _constant("π")),

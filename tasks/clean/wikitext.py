@@ -13,11 +13,11 @@ from dataclasses import dataclass, field
 
 from tasks.clean.brackets import Brackets, Namespaces
 from tasks.clean.lines import DROPPED, tidy
-from tasks.clean.templates import superscript
+from tasks.clean.templates import APOSTROPHE, PIPE, superscript
 
-# Sentinels: control characters cannot occur in XML. DROPPED (\x01) marks where something inline
-# was dropped; \x02 is a pipe that is text; \x03N\x03 stands for the N-th piece set aside.
-_PIPE, _ASIDE = "\x02", "\x03"
+# Control characters cannot occur in XML, so they serve as stand-ins: this one is put round the
+# number of a piece set aside.
+_ASIDE = "\x03"
 
 _VERBATIM = {"nowiki", "pre", "syntaxhighlight", "source"}
 _FORMULA = {"math", "chem", "ce"}
@@ -73,7 +73,7 @@ def clean(text: str, namespaces: Namespaces | None = None) -> Cleaned:
     text, table_rows = tidy(text)
     if aside:
         text = _ASIDE_TOKEN.sub(lambda match: aside[int(match[1])], text)
-    text = _decode(text.replace(_PIPE, "|"))
+    text = _decode(text.replace(PIPE, "|").replace(APOSTROPHE, "'"))
     for character, shown in _INVISIBLE.items():
         text = text.replace(character, shown)
     text = text.strip()

@@ -13,6 +13,8 @@ CASES = {
     "plain": ("Two words.", "Two words."),
     "bold, italic": ("'''Ada''' ''saw'' '''''both'''''.", "Ada saw both."),
     "apostrophe in bold": ("''''tis''' so", "'tis so"),
+    "elision before italics": ("à l'''Opéra'' de '''Paris'''", "à l'Opéra de Paris"),
+    "apostrophe after italics": ("''[[Nature]]''{{'}} ''Ada''{{'s}}", "Nature' Ada's"),
     "link": ("a [[cat]] sat", "a cat sat"),
     "piped link": ("a [[Felis catus|cat]] sat", "a cat sat"),
     "link with trail": ("two [[cat]]s", "two cats"),
