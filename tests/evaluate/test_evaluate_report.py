@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, LlamaConfig
 
 from megatron_bridge import runs
 from tasks.core.artifacts import HFModel
@@ -114,6 +114,25 @@ def test_the_reference_is_transformers_own_loss(toys: dict[str, HFModel]) -> Non
     assert perplexity.mean(losses) == pytest.approx(expected, abs=1e-6)
     assert [len(row) for row in losses] == [16, 16, 16]
     assert told == [16, 32, 48]
+
+
+def test_the_reference_is_exact_on_a_large_vocabulary(tmp_path: Path) -> None:
+    config = LlamaConfig(
+        vocab_size=49_152, hidden_size=20, intermediate_size=20, num_hidden_layers=1,
+        num_attention_heads=2, initializer_range=1.0,
+    )  # fmt: skip
+    torch.manual_seed(0)
+    made = AutoModelForCausalLM.from_config(config)
+    made.save_pretrained(tmp_path)
+    windows = torch.randint(49_152, (1, 120))
+    with torch.no_grad():
+        logits = made(windows).logits[0, :-1]
+    exact = torch.nn.functional.cross_entropy(logits.double(), windows[0, 1:]).item()
+    careless = torch.nn.functional.cross_entropy(logits, windows[0, 1:]).item()
+    found = perplexity.mean(perplexity.token_losses(tmp_path, windows.tolist(), lambda _: None))
+    assert abs(found - exact) < 5e-7
+    # The control: torch's own loss in float32 would take a good part of the gate of 1e-5.
+    assert abs(careless - exact) > 1e-6
 
 
 class Sealed:
