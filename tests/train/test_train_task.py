@@ -86,7 +86,8 @@ def test_learning_rate_0_leaves_every_weight_bit_for_bit(line: dict[str, Any]) -
         for key in before.shapes():
             assert torch.equal(before.read(key), after.read(key)), key
         moments = [key for key in after.shapes() if key.endswith(".exp_avg")]
-        assert any(after.read(key).abs().max() > 0 for key in moments)
+        # Megatron leaves the padding between parameters as it finds it, NaN included.
+        assert any(after.read(key).count_nonzero() > 1000 for key in moments)
 
 
 def test_the_same_run_is_reused_however_often_it_saves(line: dict[str, Any]) -> None:
