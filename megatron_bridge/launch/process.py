@@ -1,4 +1,9 @@
-"""Child processes that do not outlive their parent."""
+"""Child processes that do not outlive their parent.
+
+Run as a program (`process.py PARENT COMMAND…`), it ties itself to its parent and becomes the
+command. That is what `tied` starts: to run Python between fork and exec, as `preexec_fn` does, can
+deadlock in a process with threads, and Prefect's has many.
+"""
 
 from __future__ import annotations
 
@@ -22,12 +27,13 @@ def tied(command: Sequence[str], **options: Any) -> subprocess.Popen[Any]:
         command: program and arguments.
         options: further arguments of `subprocess.Popen`.
     """
-    parent = os.getpid()
-    return subprocess.Popen(command, preexec_fn=lambda: die_with_parent(parent), **options)
+    return subprocess.Popen([sys.executable, __file__, str(os.getpid()), *command], **options)
 
 
 def die_with_parent(parent: int | None = None) -> None:
     """Ask the kernel to kill this process when its parent dies; does nothing outside Linux.
+
+    The wish survives `exec`, but not `fork`.
 
     Args:
         parent: the parent's id; when it has died already, this process ends at once.
@@ -37,3 +43,8 @@ def die_with_parent(parent: int | None = None) -> None:
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if parent is not None and os.getppid() != parent:
         os.kill(os.getpid(), signal.SIGKILL)
+
+
+if __name__ == "__main__":
+    die_with_parent(int(sys.argv[1]))
+    os.execvp(sys.argv[2], sys.argv[2:])
