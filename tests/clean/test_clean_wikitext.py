@@ -168,7 +168,9 @@ def test_hostile_pages_take_linear_time(piece: str | tuple[str, ...]) -> None:
         clean(text)
         return time.process_time() - started
 
-    small, large = seconds(10_000), seconds(100_000)
+    # The least of three: what else the machine does only adds.
+    small = min(seconds(10_000) for _ in range(3))
+    large = min(seconds(100_000) for _ in range(3))
     assert large < 2
     # Ten times the page: quadratic growth would take a hundred times as long.
     assert large < 30 * max(small, 0.01)
