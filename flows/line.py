@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from flows import preflight
 from flows.config import PipelineConfig
 from tasks.clean.task import clean
 from tasks.convert.task import to_hf, to_megatron
@@ -52,8 +53,14 @@ def line(config: PipelineConfig, submit: Submit) -> None:
     submit(export, config.export, exported=exported, trained=trained, report=report)
 
 
-def plan(config: PipelineConfig, store: Store) -> dict[str, Planned]:
-    """Every stage's address by name, and what is sealed of it; no work is done."""
+def plan(config: PipelineConfig, store: Store, until: str | None = None) -> dict[str, Planned]:
+    """Every stage's address by name, and what is sealed of it; no work is done.
+
+    Raises:
+        ConfigError: a layout or a length does not fit the model; asked of the stages that `until`
+            stands on.
+        InputError: a source is missing, or its configuration cannot be read.
+    """
     planned: dict[str, Planned] = {}
 
     def submit(stage: Stage, stage_config: Any, **inputs: Address) -> Address:
@@ -62,6 +69,9 @@ def plan(config: PipelineConfig, store: Store) -> dict[str, Planned]:
         return address
 
     line(config, submit)
+    model_planned = planned.get(model.name)
+    sealed = model_planned.artifact if model_planned else None
+    preflight.check(config, sealed, needed(config, until))
     return planned
 
 

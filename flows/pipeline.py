@@ -9,7 +9,7 @@ from prefect.states import Failed
 
 from flows import reports
 from flows.config import PipelineConfig
-from flows.line import line, needed
+from flows.line import line, needed, plan
 from tasks.core.stage import Stage
 from tasks.core.store import Store
 
@@ -33,6 +33,8 @@ def pipeline(
         One row a stage (`flows.reports.row`), inside a Failed state where a stage failed.
     """
     store = Store(root)
+    # A deployment's parameters come straight from a form: refuse them before any work.
+    plan(config, store, until)
     wanted = needed(config, until)
     futures: dict[str, Any] = {}
 

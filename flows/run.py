@@ -15,7 +15,7 @@ from types import FrameType
 from typing import Any, NoReturn
 
 from flows.config import PipelineConfig
-from flows.line import needed, plan
+from flows.line import Planned, needed, plan
 from tasks.core.errors import RetryableError
 from tasks.core.lease import held
 from tasks.core.store import Store
@@ -39,10 +39,13 @@ def run(
     """Run the line and wait for it; returns one row a stage (`flows.reports.row`).
 
     Raises:
+        ConfigError, InputError: see `flows.line.plan`.
         RetryableError: the Prefect server named by `PREFECT_API_URL` does not answer.
     """
+    # A wrong recipe is refused here, before a server starts.
+    planned = plan(config, Store(root), until)
     if not os.environ.get("PREFECT_API_URL"):
-        rows = None if force else _all_sealed(config, Store(root), until)
+        rows = None if force else _all_sealed(config, Store(root), planned, until)
         if rows is not None:
             return rows
     for name, value in _SETTINGS.items():
@@ -53,12 +56,11 @@ def run(
 
 
 def _all_sealed(
-    config: PipelineConfig, store: Store, until: str | None
+    config: PipelineConfig, store: Store, planned: dict[str, Planned], until: str | None
 ) -> list[dict[str, Any]] | None:
     """The rows of a line with nothing left to do, for which no server need be started."""
     from flows import reports
 
-    planned = plan(config, store)
     wanted = needed(config, until)
     artifacts = {name: planned[name].artifact for name in wanted}
     if any(found is None or store.unfinished(planned[n].address) for n, found in artifacts.items()):

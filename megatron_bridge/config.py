@@ -146,7 +146,10 @@ class ForwardSpec(BaseModel):
 
 
 def validate_layout(
-    fields: Mapping[str, Any], parallel: ParallelConfig, sequence_length: int
+    fields: Mapping[str, Any],
+    parallel: ParallelConfig,
+    sequence_length: int,
+    prefix: str = "",
 ) -> None:
     """Check a layout against a model, before any rank starts.
 
@@ -154,6 +157,7 @@ def validate_layout(
         fields: what `Family.megatron_config` returns for the model's `config.json`.
         parallel: the layout.
         sequence_length: tokens a sample.
+        prefix: put before a field's name in the error, such as `train.`.
 
     Raises:
         ConfigError: the model cannot be laid out like this.
@@ -181,8 +185,8 @@ def validate_layout(
         if not holds:
             raise ConfigError(
                 "The model cannot be laid out like this",
-                where=where,
+                where=prefix + where,
                 expected=expected,
                 got=got,
-                fix=f"change {where}",
+                fix=f"change {prefix}{where}",
             )
