@@ -1,4 +1,4 @@
-"""`megaline`: run, plan, why, show, verify. Prefect and torch are loaded only by `run`."""
+"""`megaline`: the commands. Prefect and torch are loaded only by `run`."""
 
 from __future__ import annotations
 
@@ -207,6 +207,35 @@ def verify(path: Path, /, *, deep: bool = False, json: Json = False) -> int:
         print(f"{folder}: {len(record.files)} files, {checked}: {'ok' if not wrong else 'WRONG'}")
         print(*(f"  {line}" for line in wrong), sep="\n", end="\n" if wrong else "")
     return 1 if wrong else 0
+
+
+@app.command
+def report(path: Path, /, *, out: Path | None = None, json: Json = False) -> int:
+    """Write one HTML page about an output and all that it was made from.
+
+    The page holds its pictures and styles, and asks nothing of the network.
+    Take the export for the whole line, or train for a training run.
+
+    For example:
+
+    megaline report .megaline/export/*/*
+
+    megaline report .megaline/train/*/* --out training.html
+
+    Args:
+        path: a sealed output, as `megaline plan` shows it
+        out: the page; report-FINGERPRINT.html in the current folder without it
+    """
+    from flows import page
+
+    found = page.document(path)
+    out = out or Path(f"report-{found['fingerprint']}.html")
+    page.write(found, out)
+    if json:
+        _print_json({"out": str(out.absolute()), **found})
+    else:
+        print(out.absolute())
+    return 0
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:

@@ -1,6 +1,6 @@
 """Pictures of a training run: small line charts as SVG text, with no library behind them.
 
-They stay sharp at any size and follow the reader's light or dark scheme, in a page as in an `<img>`.
+They stay sharp at any size and follow the reader's light or dark scheme, also in an `<img>`.
 """
 
 from __future__ import annotations
