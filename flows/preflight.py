@@ -8,6 +8,7 @@ from flows.config import PipelineConfig
 from megatron_bridge import families
 from megatron_bridge.config import ParallelConfig, validate_layout
 from tasks.core.artifacts import Artifact
+from tasks.evaluate import harness
 from tasks.model import folder
 
 
@@ -23,9 +24,12 @@ def check(config: PipelineConfig, sealed: Artifact | None, wanted: Collection[st
         wanted: the stages that are to run.
 
     Raises:
-        ConfigError: no such family, or the model cannot be laid out, or read, as the recipe says.
+        ConfigError: no such family, or the model cannot be laid out, or read, as the recipe says;
+            or lm-eval is asked for and not installed.
         InputError: the model's configuration cannot be read.
     """
+    if "evaluate" in wanted and config.evaluate.lm_eval_tasks:
+        harness.require()
     place = folder.locate(config.model.source) or (sealed.path / "data" if sealed else None)
     if place is None or not {"to_megatron", "train"} & set(wanted):
         return

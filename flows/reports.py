@@ -6,14 +6,19 @@ import contextvars
 import logging
 from typing import Any
 
-from tasks.core.artifacts import Artifact
+from flows import pictures
+from megatron_bridge.resume import LOG, read_lines
+from tasks.core.artifacts import Artifact, EvalReport
 from tasks.core.errors import PipelineError
 from tasks.core.progress import Listener
 from tasks.core.stage import Outcome
+from tasks.evaluate.report import lm_eval_lines
 
 _log = logging.getLogger(__name__)
 
 Row = dict[str, Any]
+
+REPORT = "report.md"
 
 
 def listener(stage: str) -> Listener:
@@ -36,15 +41,29 @@ def listener(stage: str) -> Listener:
 
 
 def sealed(outcome: Outcome) -> None:
-    """Show the record's metrics as a Prefect table of the running task."""
-    from prefect.artifacts import create_table_artifact
+    """Show an output on its task run: metrics as a table, a training log as a picture, an
+    evaluation as the text of its report.
+    """
+    from prefect.artifacts import (
+        create_image_artifact,
+        create_markdown_artifact,
+        create_table_artifact,
+    )
 
     artifact = outcome.artifact
+    stage = _key(artifact.record.stage)
     create_table_artifact(
         table=[{"metric": key, "value": str(value)} for key, value in artifact.metrics.items()],
-        key=f"{_key(artifact.record.stage)}-metrics",
+        key=f"{stage}-metrics",
         description=f"{outcome.state}: `{artifact.path}`",
     )
+    listed = {entry.path for entry in artifact.record.files}
+    if LOG in listed:
+        drawn = pictures.data_url(pictures.sheet(read_lines(artifact.data / LOG)))
+        create_image_artifact(drawn, key=f"{stage}-picture", description="The training run")
+    if isinstance(artifact, EvalReport) and REPORT in listed:
+        text = (artifact.data / REPORT).read_text(encoding="utf-8")
+        create_markdown_artifact(text, key=f"{stage}-report", description="The evaluation")
 
 
 def row(stage: str, future: Any) -> Row:
@@ -126,6 +145,7 @@ def summary(rows: list[Row]) -> list[str]:
                 f"loss {when:<6} training  Hugging Face {theirs:.6f}  Megatron {ours:.6f}  "
                 f"difference {abs(ours - theirs):.1e}"
             )
+    lines += lm_eval_lines(evaluated)
     if "served_text" in exported:
         columns = ("served_tokens", "megatron_tokens", "served_text", "megatron_text", "compared")
         for ids, own_ids, text, own_text, how in zip(

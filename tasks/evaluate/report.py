@@ -29,6 +29,23 @@ def summary(losses: Mapping[tuple[str, str], float], predicted: int) -> dict[str
     return values
 
 
+def lm_eval_summary(answers: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """lm-eval's values, flat: `TASK_METRIC_before`, `TASK_METRIC_stderr_before`, `TASK_items`.
+
+    Args:
+        answers: results as `harness.run` returns them, by "before" and "after"; may be empty.
+    """
+    values: dict[str, Any] = {}
+    for time, tasks in answers.items():
+        for task, found in tasks.items():
+            values[f"{task}_items"] = found["items"]
+            for metric, measured in found["metrics"].items():
+                values[f"{task}_{metric}_{time}"] = measured["value"]
+                if measured["stderr"] is not None:
+                    values[f"{task}_{metric}_stderr_{time}"] = measured["stderr"]
+    return values
+
+
 def gates(
     values: Mapping[str, Any], max_loss_gap: float, max_perplexity_ratio: float | None
 ) -> list[dict[str, Any]]:
@@ -40,6 +57,24 @@ def gates(
         {"name": name, "value": values[name], "limit": limit, "holds": values[name] <= limit}
         for name, limit in limits.items()
     ]
+
+
+def lm_eval_lines(values: Mapping[str, Any]) -> list[str]:
+    """The values of `lm_eval_summary` among others, a line a task."""
+    lines = []
+    for task in (key.removesuffix("_items") for key in values if key.endswith("_items")):
+        metrics = [
+            key.removeprefix(f"{task}_").removesuffix("_before")
+            for key in values
+            if key.startswith(f"{task}_") and key.endswith("_before") and "_stderr_" not in key
+        ]
+        shown = ", ".join(
+            f"{metric} {values[f'{task}_{metric}_before']:.4f} -> "
+            f"{values[f'{task}_{metric}_after']:.4f}{_error(values, task, metric)}"
+            for metric in metrics
+        )
+        lines.append(f"lm-eval {task}  {shown}  ({values[f'{task}_items']} items)")
+    return lines
 
 
 def markdown(report: Mapping[str, Any]) -> str:
@@ -78,6 +113,7 @@ def markdown(report: Mapping[str, Any]) -> str:
             "",
             *_table(["gate", "value", "at most", "holds"], gate_rows),
             "",
+            *_lm_eval(report.get("lm_eval", {})),
             "## Held-out documents",
             "",
             f"None of these is in any of the {held_out['training_samples']:,} training samples "
@@ -87,6 +123,37 @@ def markdown(report: Mapping[str, Any]) -> str:
             "",
         ]
     )
+
+
+def _lm_eval(answers: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """The section of lm-eval's tasks; empty without any."""
+    if not answers:
+        return []
+    rows = [
+        [task, metric, str(found["items"]), *(_measured(answers[t], task, metric) for t in TIMES)]
+        for task, found in answers["before"].items()
+        for metric in found["metrics"]
+    ]
+    return [
+        "## lm-eval",
+        "",
+        "The first items of each task, with the standard error; a difference within it says "
+        "nothing.",
+        "",
+        *_table(["task", "metric", "items", *(f"{time} training" for time in TIMES)], rows),
+        "",
+    ]
+
+
+def _error(values: Mapping[str, Any], task: str, metric: str) -> str:
+    error = values.get(f"{task}_{metric}_stderr_after")
+    return "" if error is None else f" ± {error:.4f}"
+
+
+def _measured(answer: Mapping[str, Any], task: str, metric: str) -> str:
+    found = answer[task]["metrics"][metric]
+    error = "" if found["stderr"] is None else f" ± {found['stderr']:.4f}"
+    return f"{found['value']:.4f}{error}"
 
 
 def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:

@@ -1,4 +1,7 @@
-"""evaluate: loss on held-out text before and after training, in Hugging Face and in Megatron."""
+"""evaluate: loss on held-out text before and after training, in Hugging Face and in Megatron.
+
+And lm-eval's tasks, where the recipe names some.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +9,13 @@ import functools
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from tasks.core.artifacts import EvalReport, HFModel, MegatronCheckpoint, TokenDataset
 from tasks.core.errors import ProofError
+from tasks.core.fingerprint import DigestCache, Runtime
 from tasks.core.stage import Context, stage
 
 
@@ -29,13 +33,29 @@ class EvaluateConfig(BaseModel):
     max_perplexity_ratio: float | None = Field(
         None, gt=0, description="Perplexity after / before must not be larger"
     )
+    # Both enter the fingerprint by `_resolve`: tasks by what they hold, the limit if there are any.
+    lm_eval_tasks: Annotated[tuple[str, ...], Runtime] = Field(
+        (), description="lm-eval task files (YAML) such as ../lm_eval/hellaswag.yaml"
+    )
+    lm_eval_limit: Annotated[int, Runtime] = Field(
+        25, ge=1, description="Items of each lm-eval task, the first ones"
+    )
 
 
 def _label(config: EvaluateConfig, inputs: list[str]) -> str:
     return inputs[-1]
 
 
-@stage("evaluate", version=1, output=EvalReport, label=_label)
+def _resolve(config: EvaluateConfig, digests: DigestCache) -> dict[str, Any]:
+    if not config.lm_eval_tasks:
+        return {}
+    from tasks.evaluate import harness
+
+    tasks = [task.identity(digests) for task in harness.read(config.lm_eval_tasks)]
+    return {"lm_eval": {"limit": config.lm_eval_limit, "tasks": tasks}}
+
+
+@stage("evaluate", version=1, output=EvalReport, label=_label, resolve=_resolve)
 def evaluate(
     config: EvaluateConfig,
     ctx: Context,
@@ -46,8 +66,10 @@ def evaluate(
     exported: HFModel,
 ) -> dict[str, Any]:
     """Write report.json and report.md; fails where a gate does not hold."""
-    from tasks.evaluate import heldout, report
+    from tasks.evaluate import harness, heldout, report
 
+    if config.lm_eval_tasks:
+        harness.require()
     chosen = heldout.choose(
         tokens.data, tokens.metrics["dtype"],
         config.sequence_length, config.max_tokens, config.min_tokens,
@@ -60,7 +82,8 @@ def evaluate(
         ("hf", "after"): exported.folder,
     }
     losses = _measure(models, chosen.windows, ctx)
-    values = report.summary(losses, chosen.predicted)
+    answers = _lm_eval(config, {"before": start_model.folder, "after": exported.folder}, ctx)
+    values = report.summary(losses, chosen.predicted) | report.lm_eval_summary(answers)
     gates = report.gates(values, config.max_loss_gap, config.max_perplexity_ratio)
     whole = {
         "passed": all(gate["holds"] for gate in gates),
@@ -69,6 +92,8 @@ def evaluate(
         "sequence_length": config.sequence_length,
         "held_out": {"documents": chosen.documents, **proof},
     }
+    if answers:
+        whole["lm_eval"] = answers
     text = json.dumps(whole, indent=1, ensure_ascii=False) + "\n"
     (ctx.out / "report.json").write_text(text, encoding="utf-8")
     (ctx.out / "report.md").write_text(report.markdown(whole), encoding="utf-8")
@@ -96,6 +121,25 @@ def _measure(
             found = runs.token_losses(folder, windows)
         losses[side, time] = perplexity.mean(found)
     return losses
+
+
+def _lm_eval(
+    config: EvaluateConfig, models: Mapping[str, Path], ctx: Context
+) -> dict[str, dict[str, Any]]:
+    """lm-eval's results of each model; empty without tasks."""
+    from tasks.evaluate import harness
+
+    tasks = harness.read(config.lm_eval_tasks)
+    if not tasks:
+        return {}
+    names = ", ".join(task.name for task in tasks)
+    answers = {}
+    for time, folder in models.items():
+        model = "start model" if time == "before" else "exported model"
+        tell = functools.partial(ctx.progress, unit="requests", note=f"lm-eval {names}, {model}")
+        work = ctx.scratch / "lm_eval" / time
+        answers[time] = harness.run(tasks, folder, config.lm_eval_limit, work, tell)
+    return answers
 
 
 def _tell(ctx: Context, done: int, total: int, note: str, predicted: int) -> None:
