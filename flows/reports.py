@@ -44,11 +44,7 @@ def sealed(outcome: Outcome) -> None:
     """Show an output on its task run: metrics as a table, a training log as a picture, an
     evaluation as the text of its report.
     """
-    from prefect.artifacts import (
-        create_image_artifact,
-        create_markdown_artifact,
-        create_table_artifact,
-    )
+    from prefect.artifacts import create_markdown_artifact, create_table_artifact
 
     artifact = outcome.artifact
     stage = _key(artifact.record.stage)
@@ -60,10 +56,11 @@ def sealed(outcome: Outcome) -> None:
     listed = {entry.path for entry in artifact.record.files}
     if LOG in listed:
         drawn = pictures.data_url(pictures.sheet(read_lines(artifact.data / LOG)))
-        create_image_artifact(drawn, key=f"{stage}-picture", description="The training run")
+        # An image artifact would show as well, with the whole URL as text across the page.
+        create_markdown_artifact(f"![The training run]({drawn})", key=f"{stage}-picture")
     if isinstance(artifact, EvalReport) and REPORT in listed:
         text = (artifact.data / REPORT).read_text(encoding="utf-8")
-        create_markdown_artifact(text, key=f"{stage}-report", description="The evaluation")
+        create_markdown_artifact(text, key=f"{stage}-report")
 
 
 def row(stage: str, future: Any) -> Row:
