@@ -15,6 +15,8 @@ from tasks.core.fingerprint import Runtime
 from tasks.core.stage import Context, stage
 from tasks.core.store import link_or_copy
 
+_EVENTS = "tensorboard"
+
 
 class TrainStage(TrainConfig):
     """A training run, and how it is run here."""
@@ -53,13 +55,14 @@ def _check(out: Path, metrics: dict[str, Any]) -> None:
         raise ProofError("The loss is not finite", where=out, got=metrics["loss_last"])
 
 
-@stage("train", version=1, output=MegatronCheckpoint, label=_label, check=_check)
+@stage("train", version=2, output=MegatronCheckpoint, label=_label, check=_check)
 def train(
     config: TrainStage, ctx: Context, start: MegatronCheckpoint, tokens: TokenDataset
 ) -> dict[str, Any]:
     """Train `start` on the training split; goes on from the newest resume point in `scratch`."""
     from megatron_bridge import resume, runs
     from megatron_bridge.launch.local import LocalLauncher
+    from tasks.train import events
 
     spec = TrainSpec(
         config=TrainConfig(**{name: getattr(config, name) for name in TrainConfig.model_fields}),
@@ -69,10 +72,16 @@ def train(
         run_dir=ctx.scratch.resolve(),
     )
 
+    live = events.Live(ctx.scratch / _EVENTS, ctx.scratch / resume.LOG)
+
     def on_step(line: dict[str, Any]) -> None:
         ctx.progress(line["step"], config.steps, unit="steps", note=f"loss {line['loss']:.4f}")
+        live.tell(line)
 
-    metrics = runs.train(spec, LocalLauncher(), on_step)
+    try:
+        metrics = runs.train(spec, LocalLauncher(), on_step)
+    finally:
+        live.close()
     last = Path(metrics.pop("checkpoint"))
     for path in sorted(p for p in last.rglob("*") if p.is_file()):
         place = ctx.out / "checkpoint" / path.relative_to(last)
@@ -80,4 +89,5 @@ def train(
         link_or_copy(path, place)
     for name in (resume.LOG, resume.LEDGER, resume.SPEC):
         link_or_copy(ctx.scratch / name, ctx.out / name)
+    events.write(ctx.out / _EVENTS, resume.read_lines(ctx.out / resume.LOG))
     return metrics

@@ -136,3 +136,14 @@ def test_a_split_without_tokens_is_refused(line: dict[str, Any], tmp_path: Path)
     )
     with pytest.raises(InputError, match="no such file"):
         runs.train(spec)
+
+
+def test_event_files_tell_what_the_log_tells(line: dict[str, Any]) -> None:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    artifact = line["outcome"].artifact
+    log = resume.read_lines(artifact.data / resume.LOG)
+    found = EventAccumulator(str(artifact.data / "tensorboard")).Reload()
+    for key in ("loss", "learning_rate", "grad_norm", "tokens_per_second"):
+        told = [(event.step, event.value) for event in found.Scalars(f"train/{key}")]
+        assert told == [(entry["step"], pytest.approx(entry[key])) for entry in log]
