@@ -20,10 +20,21 @@ StageName = Literal[
 ]
 Json = Annotated[bool, Parameter(name="--json", negative="", help="Print one JSON document")]
 Root = Annotated[
-    Path | None, Parameter(help="The store; MEGALINE_ROOT, else .megaline, without it")
+    Path | None, Parameter(help="The store's folder; without it MEGALINE_ROOT, else .megaline")
 ]
 Recipe = Annotated[Path, Parameter(help="A YAML file, such as deploy/recipes/quickstart.yaml")]
-Overrides = Annotated[str, Parameter(help="stage.field=value, laid over the recipe")]
+Overrides = Annotated[
+    str,
+    Parameter(
+        help="stage.field=value, such as train.steps=7; laid over the recipe, values are YAML"
+    ),
+]
+
+Output = Annotated[
+    Path,
+    Parameter(help="An output's folder, STORE/STAGE/LABEL/FINGERPRINT, as `plan --json` tells"),
+]
+Stage = Annotated[StageName, Parameter(help="The stage to explain")]
 
 app = App(
     name="megaline",
@@ -113,7 +124,7 @@ def plan(recipe: Recipe, /, *overrides: Overrides, root: Root = None, json: Json
 @app.command
 def why(
     recipe: Recipe,
-    stage: StageName,
+    stage: Stage,
     /,
     *overrides: Overrides,
     root: Root = None,
@@ -153,7 +164,7 @@ def why(
 
 
 @app.command
-def show(path: Path, /, *, json: Json = False) -> int:
+def show(path: Output, /, *, json: Json = False) -> int:
     """Show the record of an output, its files and what it was made from.
 
     For example:
@@ -186,7 +197,9 @@ def show(path: Path, /, *, json: Json = False) -> int:
 
 
 @app.command
-def verify(path: Path, /, *, deep: bool = False, json: Json = False) -> int:
+def verify(
+    path: Output, /, *, deep: Annotated[bool, Parameter(negative="")] = False, json: Json = False
+) -> int:
     """Hold an output against its record; exit code 1 where something does not match.
 
     For example:
@@ -238,6 +251,47 @@ def report(path: Path, /, *, out: Path | None = None, json: Json = False) -> int
     return 0
 
 
+@app.command
+def doctor(*, root: Root = None, json: Json = False) -> int:
+    """Say what this machine can run, what it lacks for the rest, and how to get it.
+
+    Libraries are imported in a process of their own. Credentials are only looked for by name:
+    no value is read or shown, and nothing is asked over the network but `PREFECT_API_URL`.
+
+    For example:
+
+    megaline doctor
+
+    megaline doctor --json
+    """
+    from flows import doctor as examination
+
+    report = examination.examine(root)
+    if json:
+        _print_json(report)
+    else:
+        print(*examination.lines(report), sep="\n")
+    return 0
+
+
+@app.command
+def completion(
+    shell: Annotated[Literal["bash", "zsh", "fish"], Parameter(help="Your shell")], /
+) -> int:
+    """Print a script that completes `megaline` in a shell when Tab is pressed.
+
+    For example:
+
+    source <(megaline completion bash)
+
+    megaline completion zsh > "${fpath[1]}/_megaline"
+
+    megaline completion fish > ~/.config/fish/completions/megaline.fish
+    """
+    print(app.generate_completion(shell=shell))
+    return 0
+
+
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """The command's entry: errors as one paragraph on standard error, and the exit code."""
     handler = logging.StreamHandler()
@@ -260,8 +314,10 @@ def _guarded(arguments: list[str]) -> int:
             code = app(arguments)
         except CycloptsError as error:
             raise ConfigError(
-                str(error), where="the command line", fix="see `megaline --help`"
-            ) from error
+                " ".join(str(error).split()), where="the command line",
+                expected="what `megaline --help` and `megaline COMMAND --help` show",
+                got=" ".join(["megaline", *arguments]), fix="correct it and call again",
+            ) from error  # fmt: skip
         sys.stdout.flush()
         return code if isinstance(code, int) else 0
     except PipelineError as error:
