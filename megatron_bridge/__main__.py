@@ -11,7 +11,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, NoReturn, get_args
 
 from pydantic import ValidationError
 
@@ -32,9 +32,9 @@ exit status: 0 done; 1 a proof does not hold; 2 bad input; 3 failed, may be retr
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return the exit status."""
-    options = _parser().parse_args(arguments)
-    run: Callable[[argparse.Namespace], int] = options.run
     try:
+        options = _parser().parse_args(arguments)
+        run: Callable[[argparse.Namespace], int] = options.run
         return run(options)
     except PipelineError as error:
         print(error, file=sys.stderr)
@@ -78,7 +78,13 @@ def _train(options: argparse.Namespace) -> int:
     for text in options.set:
         name, equals, value = text.partition("=")
         if not equals:
-            raise ConfigError("An override is not of the form field=value", got=repr(text))
+            raise ConfigError(
+                "A training field cannot be read",
+                where="--set",
+                expected="field=value",
+                got=repr(text),
+                fix="write for example steps=100",
+            )
         try:
             fields[name] = json.loads(value)
         except json.JSONDecodeError:
@@ -142,6 +148,7 @@ def _parallel(options: argparse.Namespace) -> ParallelConfig:
             where="--tp, --pp, --ep",
             expected="whole numbers from 1",
             got=f"{options.tp}, {options.pp}, {options.ep}",
+            fix="give each as 1 or more",
         ) from error
 
 
@@ -150,10 +157,20 @@ def _ids(path: Path) -> list[list[int]]:
         rows = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
         raise InputError(
-            "No such file", where=path, expected="a JSON list of lists of ids"
+            "There is no such file",
+            where=path,
+            expected="a JSON list of lists of ids, like [[1, 2, 3]]",
+            got="nothing there",
+            fix="write the ids to this file, or name another",
         ) from error
     except (UnicodeDecodeError, json.JSONDecodeError) as error:
-        raise InputError("The file is not JSON", where=path, got=error) from error
+        raise InputError(
+            "The file is not JSON",
+            where=path,
+            expected="a JSON list of lists of ids, like [[1, 2, 3]]",
+            got=error,
+            fix="correct the file",
+        ) from error
     if not isinstance(rows, list) or not all(
         isinstance(row, list) and all(type(i) is int for i in row) for row in rows
     ):
@@ -162,6 +179,7 @@ def _ids(path: Path) -> list[list[int]]:
             where=path,
             expected="a JSON list of lists of whole numbers, like [[1, 2, 3]]",
             got=str(rows)[:60],
+            fix="correct the file",
         )
     return rows
 
@@ -202,8 +220,21 @@ class _Bar:
             print("\r\033[K", end="", file=sys.stderr)
 
 
+class _Parser(argparse.ArgumentParser):
+    """Tells a mistake as every other one is told, not as usage and a line."""
+
+    def error(self, message: str) -> NoReturn:
+        raise ConfigError(
+            "The command line cannot be read",
+            where=self.prog,
+            expected=self.format_usage().removeprefix("usage: ").replace("\n", " ").strip(),
+            got=message,
+            fix=f"see {self.prog} --help",
+        )
+
+
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog="python -m megatron_bridge",
         description="Models between Hugging Face and Megatron-Core, with proof. A checkpoint is a "
         "folder that holds Megatron's torch_dist files, the model's config and tokenizer in hf/, "
