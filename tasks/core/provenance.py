@@ -14,7 +14,7 @@ from typing import Any
 
 _PACKAGES = (
     "megaline", "torch", "megatron-core", "transformer-engine", "transformers", "tokenizers",
-    "safetensors", "gguf", "prefect", "pydantic", "numpy", "lxml", "ftfy", "nltk",
+    "safetensors", "gguf", "prefect", "pydantic", "numpy", "lxml", "ftfy", "nltk", "lm-eval",
 )  # fmt: skip
 _SECRET_NAME = re.compile(
     r"(?i)(^|[._-])(secret|password|passwd|token|credentials?|(access|api|secret|private)_?-?key"
