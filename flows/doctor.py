@@ -48,10 +48,12 @@ _GIB = 1 << 30
 
 # Runs in a child: one JSON line a module, so that what was found before a crash is kept.
 _PROBE = """
-import importlib, json, sys, warnings
+import importlib, json, os, sys, warnings
 warnings.simplefilter("ignore")
+out = os.fdopen(os.dup(1), "w")
+os.dup2(2, 1)  # what the libraries themselves print goes elsewhere
 for name in sys.argv[1:]:
-    print(json.dumps({"begun": name}), flush=True)
+    print(json.dumps({"begun": name}), file=out, flush=True)
     found = {"module": name, "error": None}
     try:
         module = importlib.import_module(name)
@@ -64,7 +66,7 @@ for name in sys.argv[1:]:
                              "capability": f"{gpu.major}.{gpu.minor}"})
     except BaseException as error:
         found["error"] = " ".join(f"{type(error).__name__}: {error}".split())[:200]
-    print(json.dumps(found), flush=True)
+    print(json.dumps(found), file=out, flush=True)
 """
 
 
@@ -157,8 +159,6 @@ def _imported(modules: Sequence[str]) -> dict[str, Report]:
             out = error.stdout.decode() if isinstance(error.stdout, bytes) else error.stdout or ""
             ended = f"was not imported within {_IMPORT_SECONDS} s"
         for text in out.splitlines():
-            if not text.startswith("{"):
-                continue
             found = json.loads(text)
             if "begun" in found:
                 begun = found["begun"]
@@ -218,7 +218,7 @@ def _capabilities(packages: dict[str, Report], gpus: list[Report]) -> dict[str, 
 _PIP = {
     "transformer-engine": "'transformer-engine[pytorch]'", "fastapi": "'megaline[serve]'",
     "uvicorn": "'megaline[serve]'", "megatron-core": "'megatron-core>=0.16.1,<0.20'",
-    "lm-eval": "'lm-eval[hf]'",
+    "lm-eval": "'megaline[eval]'",
 }  # fmt: skip
 
 

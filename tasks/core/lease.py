@@ -79,7 +79,7 @@ class Lease:
         Raises:
             RetryableError: this process is about to end, or slept so long that another took it.
         """
-        if self._revoked or self._storage.read(self._key) != self._content:
+        if self._revoked or not self.is_ours():
             raise RetryableError(
                 "The lease was lost while the stage ran",
                 where=self._key,
@@ -88,13 +88,17 @@ class Lease:
                 fix="run again; what the other process sealed will be reused",
             )
 
+    def is_ours(self) -> bool:
+        """True while no other process has taken it."""
+        return self._storage.read(self._key) == self._content
+
     def revoke(self) -> None:
         """Let `confirm` fail from now on, but keep others out until `release`."""
         self._revoked = True
 
     def _beat(self) -> None:
         while not self._stopped.wait(self._heartbeat):
-            if self._storage.read(self._key) == self._content:
+            if self.is_ours():
                 self._storage.touch(self._key)
 
 

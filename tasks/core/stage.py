@@ -209,9 +209,10 @@ class Stage:
             )  # fmt: skip
             store.seal(address, work, files, record, lease)
         except Exception as error:
+            if lease.is_ours():
+                store.drop_out(address)
             if not disk_is_full(error):
                 raise
-            store.drop_out(address)
             raise RetryableError(
                 "The disk is full", where=store.path(address), expected="room for the output",
                 got=error, fix="free some space and run again; what is sealed will be reused",
