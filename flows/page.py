@@ -65,8 +65,12 @@ def document(path: Path) -> Document:
 
 
 def html(found: Document) -> str:
-    """The document as one self-contained page."""
-    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+    """The document as one self-contained page.
+
+    Raises:
+        InputError: an output holds a report of another shape than this version writes.
+    """
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined, UndefinedError
 
     environment = Environment(
         loader=FileSystemLoader(Path(__file__).parent),
@@ -80,7 +84,14 @@ def html(found: Document) -> str:
         {"title": chart.title, "url": pictures.data_url(pictures.picture(chart, found["training"]))}
         for chart in (pictures.CHARTS if found["training"] else ())
     ]
-    return environment.get_template(_TEMPLATE).render(found, pictures=drawn, flat=flat)
+    try:
+        return environment.get_template(_TEMPLATE).render(found, pictures=drawn, flat=flat)
+    except UndefinedError as error:
+        raise InputError(
+            "An output cannot be shown", where=found["path"], got=error,
+            expected="reports of the shape that this version of megaline writes",
+            fix="take the version named in the output's record, or build the output anew",
+        ) from error  # fmt: skip
 
 
 def write(found: Document, out: Path) -> None:
@@ -177,7 +188,8 @@ def _results(metrics: Mapping[str, Document], seconds: float) -> list[Document]:
     """The headline: one card a finding, only for what this run has measured."""
     cards = []
     found = metrics.get("evaluate", {})
-    if {"perplexity_before", "perplexity_after", "eval_tokens"} <= found.keys():
+    measured = {"perplexity_before", "perplexity_after", "loss_gap_before", "loss_gap_after"}
+    if measured | {"eval_tokens"} <= found.keys():
         before, after = found["perplexity_before"], found["perplexity_after"]
         note = f"{after / before - 1:+.1%} over {found['eval_tokens']:,} held-out tokens"
         cards.append(_card("Perplexity", f"{before:.2f} → {after:.2f}", note))
