@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal, NoReturn, TextIO
 
 from cyclopts import App, CycloptsError, Parameter
 
-from tasks.core.errors import ConfigError, PipelineError
+from tasks.core.errors import ConfigError, PipelineError, refused
 from tasks.core.progress import clear
 
 StageName = Literal[
@@ -328,7 +328,7 @@ def _guarded(arguments: list[str]) -> int:
         raise
     except OSError as error:
         clear()
-        print(f"megaline: {error}. What to do: mend it and run again.", file=sys.stderr)
+        print(f"megaline: {refused(error)}", file=sys.stderr)
         return 3
 
 

@@ -67,11 +67,18 @@ def load(recipe: Path | str, overrides: Sequence[str] = ()) -> PipelineConfig:
             "The recipe does not exist", where=recipe, expected="a YAML file", got="none",
             fix="name one of deploy/recipes/*.yaml or a file of your own",
         )  # fmt: skip
-    values = _parse(recipe.read_text(encoding="utf-8"), recipe)
+    try:
+        values = _parse(recipe.read_text(encoding="utf-8"), recipe)
+    except UnicodeDecodeError as error:
+        raise ConfigError(
+            "The recipe is not text", where=recipe, expected="a YAML file in UTF-8", got=error,
+            fix="name one of deploy/recipes/*.yaml or a file of your own",
+        ) from error  # fmt: skip
     if not isinstance(values, dict):
         raise ConfigError(
-            "The recipe is no table", where=recipe, expected="one table a stage", got=values
-        )
+            "The recipe is no table", where=recipe, expected="one table a stage",
+            got=repr(values), fix="write it as deploy/recipes/toy.yaml is written",
+        )  # fmt: skip
     values = _absolute(values, recipe.parent.resolve())
     for override in overrides:
         _lay_over(values, override)
@@ -119,7 +126,7 @@ def _parse(text: str, where: object) -> Any:
         place = f"{where}, line {mark.line + 1}, column {mark.column + 1}" if mark else where
         raise ConfigError(
             "This is not YAML", where=place, expected="valid YAML",
-            got=getattr(error, "problem", None) or error,
+            got=getattr(error, "problem", None) or error, fix="correct the text there",
         ) from error  # fmt: skip
 
 

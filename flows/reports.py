@@ -9,7 +9,7 @@ from typing import Any
 from flows import pictures
 from megatron_bridge.resume import LOG, read_lines
 from tasks.core.artifacts import Artifact, EvalReport
-from tasks.core.errors import PipelineError
+from tasks.core.errors import PipelineError, refused
 from tasks.core.progress import Listener
 from tasks.core.stage import Outcome
 from tasks.evaluate.report import lm_eval_lines
@@ -159,8 +159,9 @@ def _failure(state: Any) -> Row:
     error: Any = get_state_exception(state)
     if isinstance(error, PipelineError):
         return {"error": str(error), "exit_code": error.exit_code}
-    if not isinstance(error, OSError):
-        _log.error("an error that the program did not foresee", exc_info=error)
+    if isinstance(error, OSError):
+        return {"error": str(refused(error)), "exit_code": 3}
+    _log.error("an error that the program did not foresee", exc_info=error)
     return {"error": f"{type(error).__name__}: {error}", "exit_code": 3}
 
 

@@ -16,7 +16,7 @@ from typing import Any, NoReturn, get_args
 from pydantic import ValidationError
 
 from megatron_bridge.config import DType, ParallelConfig, TrainConfig, TrainSpec
-from megatron_bridge.errors import ConfigError, InputError, PipelineError
+from megatron_bridge.errors import ConfigError, InputError, PipelineError, refused
 
 EXAMPLES = """\
 examples:
@@ -40,7 +40,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(error, file=sys.stderr)
         return error.exit_code
     except OSError as error:
-        print(f"{error.strerror or error}: {error.filename or ''}", file=sys.stderr)
+        print(refused(error), file=sys.stderr)
         return 3
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
@@ -157,7 +157,7 @@ def _ids(path: Path) -> list[list[int]]:
         rows = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
         raise InputError(
-            "There is no such file",
+            "No such file",
             where=path,
             expected="a JSON list of lists of ids, like [[1, 2, 3]]",
             got="nothing there",

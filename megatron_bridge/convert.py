@@ -119,6 +119,15 @@ def _chunk(
         specs = [weights.spec(name) for name in bound.hf]
         packed = model.pack(bound, [torch.empty(s.shape, dtype=dtype) for s in specs])
     tail = tuple(packed.shape)
+    sizes = bound.row.sizes
+    if sizes and tail != (fitting := tuple(map(model.shape.size, sizes))):
+        raise MappingError(
+            "The weights do not fit config.json",
+            where=", ".join(bound.hf),
+            expected=f"together {list(fitting)} ({' x '.join(sizes)})",
+            got=list(tail),
+            fix="use the config.json that belongs to the weights",
+        )
 
     def produce() -> torch.Tensor:
         count()

@@ -64,3 +64,14 @@ class RetryableError(PipelineError):
     """Something outside failed (a lost rank, a busy lease, a full disk) and may work next time."""
 
     exit_code = 3
+
+
+def refused(error: OSError) -> RetryableError:
+    """What the operating system refused (a read-only disk, a missing right), in one paragraph."""
+    return RetryableError(
+        "The operating system refused",
+        where=error.filename or "a file or a connection",
+        expected="that it can be read and written",
+        got=error.strerror or error,
+        fix="mend it and run again; what is finished will be reused",
+    )

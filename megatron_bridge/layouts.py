@@ -31,6 +31,20 @@ class ModelShape:
     padded_vocab: int
     has: frozenset[str] = frozenset()
     """Optional parts that this model has ("untied", "linear_bias"); rows name what they need."""
+    ffn: int = 0
+
+    def size(self, name: str) -> int:
+        """The size of a Megatron tensor's dimension, by the name that rows give it."""
+        heads, groups = self.heads * self.head_dim, self.kv_heads * self.head_dim
+        return {
+            "hidden": self.hidden,
+            "ffn": self.ffn,
+            "gate and up": 2 * self.ffn,
+            "heads": heads,
+            "heads and KV heads": heads + 2 * groups,
+            "head": self.head_dim,
+            "vocabulary": self.padded_vocab,
+        }[name]
 
 
 class Layout(Protocol):

@@ -45,6 +45,8 @@ class Row:
     layout: Layout = AS_IS
     needs: str | None = None
     """The optional part of the model that this row belongs to, or None for every model."""
+    sizes: tuple[str, ...] = ()
+    """The Megatron tensor's dimensions by name (`ModelShape.size`); checked where given."""
 
     def expand(self, shape: ModelShape) -> Iterator[Bound]:
         """Yield this row once for each layer, or once."""
@@ -144,7 +146,13 @@ class Family:
         fields = self.megatron_config(config)
         vocab = int(config["vocab_size"]) if "vocab_size" in config else 0
         if vocab < 1:
-            raise ConfigError("config.json has no vocab_size", expected="a positive number")
+            raise ConfigError(
+                "config.json has no vocab_size",
+                where="config.json",
+                expected="a positive number",
+                got=config.get("vocab_size", "none"),
+                fix="use the config.json that belongs to the weights",
+            )
         return ModelShape(
             layers=fields["num_layers"],
             hidden=fields["hidden_size"],
@@ -154,6 +162,7 @@ class Family:
             vocab=vocab,
             padded_vocab=padded_vocab_size(vocab),
             has=frozenset(name for name, test in self.parts.items() if test(config)),
+            ffn=fields["ffn_hidden_size"],
         )
 
     def expand(self, shape: ModelShape) -> list[Bound]:

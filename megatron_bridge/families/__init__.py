@@ -52,7 +52,19 @@ def read_config(folder: Path) -> dict[str, Any]:
             fix="give the folder that holds config.json",
         ) from error
     except (UnicodeDecodeError, json.JSONDecodeError) as error:
-        raise InputError("config.json is not JSON", where=path, got=str(error)) from error
+        raise InputError(
+            "config.json is not JSON",
+            where=path,
+            expected="a JSON object",
+            got=error,
+            fix="fetch the file again",
+        ) from error
     if not isinstance(config, dict):
-        raise InputError("config.json is not a JSON object", where=path, got=type(config).__name__)
+        raise InputError(
+            "config.json is not a JSON object",
+            where=path,
+            expected="a table of the model's sizes",
+            got=type(config).__name__,
+            fix="fetch the file again",
+        )
     return config

@@ -12,19 +12,39 @@ from megatron_bridge.mapping import Field, Row
 M, H = "decoder.layers.{layer}.", "model.layers.{layer}."
 
 EMBEDDINGS = (
-    Row("embedding.word_embeddings.weight", ("model.embed_tokens.weight",), VOCAB),
-    Row("decoder.final_layernorm.weight", ("model.norm.weight",)),
-    Row("output_layer.weight", ("lm_head.weight",), VOCAB, needs="untied"),
+    Row(
+        "embedding.word_embeddings.weight",
+        ("model.embed_tokens.weight",),
+        VOCAB,
+        sizes=("vocabulary", "hidden"),
+    ),
+    Row("decoder.final_layernorm.weight", ("model.norm.weight",), sizes=("hidden",)),
+    Row(
+        "output_layer.weight",
+        ("lm_head.weight",),
+        VOCAB,
+        needs="untied",
+        sizes=("vocabulary", "hidden"),
+    ),
 )
 
 GQA_ATTENTION = (
-    Row(M + "self_attention.linear_qkv.layer_norm_weight", (H + "input_layernorm.weight",)),
+    Row(
+        M + "self_attention.linear_qkv.layer_norm_weight",
+        (H + "input_layernorm.weight",),
+        sizes=("hidden",),
+    ),
     Row(
         M + "self_attention.linear_qkv.weight",
         tuple(H + f"self_attn.{x}_proj.weight" for x in "qkv"),
         GROUPED_QKV,
+        sizes=("heads and KV heads", "hidden"),
     ),
-    Row(M + "self_attention.linear_proj.weight", (H + "self_attn.o_proj.weight",)),
+    Row(
+        M + "self_attention.linear_proj.weight",
+        (H + "self_attn.o_proj.weight",),
+        sizes=("hidden", "heads"),
+    ),
 )
 
 QKV_BIAS = (
@@ -32,22 +52,36 @@ QKV_BIAS = (
         M + "self_attention.linear_qkv.bias",
         tuple(H + f"self_attn.{x}_proj.bias" for x in "qkv"),
         GROUPED_QKV,
+        sizes=("heads and KV heads",),
     ),
 )
 
 QK_NORM = tuple(
-    Row(M + f"self_attention.{x}_layernorm.weight", (H + f"self_attn.{x}_norm.weight",))
+    Row(
+        M + f"self_attention.{x}_layernorm.weight",
+        (H + f"self_attn.{x}_norm.weight",),
+        sizes=("head",),
+    )
     for x in "qk"
 )
 
 SWIGLU = (
-    Row(M + "mlp.linear_fc1.layer_norm_weight", (H + "post_attention_layernorm.weight",)),
+    Row(
+        M + "mlp.linear_fc1.layer_norm_weight",
+        (H + "post_attention_layernorm.weight",),
+        sizes=("hidden",),
+    ),
     Row(
         M + "mlp.linear_fc1.weight",
         (H + "mlp.gate_proj.weight", H + "mlp.up_proj.weight"),
         STACKED,
+        sizes=("gate and up", "hidden"),
     ),
-    Row(M + "mlp.linear_fc2.weight", (H + "mlp.down_proj.weight",)),
+    Row(
+        M + "mlp.linear_fc2.weight",
+        (H + "mlp.down_proj.weight",),
+        sizes=("hidden", "ffn"),
+    ),
 )
 
 DECODER_FIELDS = (
@@ -105,6 +139,7 @@ def rope(config: Mapping[str, Any]) -> dict[str, Any]:
             where="config.json, rope_parameters",
             expected=", ".join(keys),
             got=f"no {', '.join(missing)}",
+            fix="use the config.json that belongs to the weights",
         )
     return {
         "rotary_base": base,

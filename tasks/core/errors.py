@@ -11,6 +11,7 @@ from megatron_bridge.errors import (
     PipelineError,
     ProofError,
     RetryableError,
+    refused,
 )
 
 __all__ = [
@@ -22,6 +23,7 @@ __all__ = [
     "RetryableError",
     "disk_is_full",
     "is_retryable",
+    "refused",
 ]
 
 

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from tasks.core.artifacts import Artifact
-from tasks.core.errors import InputError, ProofError
+from tasks.core.errors import ConfigError, InputError, ProofError
 from tasks.core.fingerprint import DigestCache, sha256_file
 from tasks.core.lease import Lease
 from tasks.core.record import RECORD_NAME, FileEntry, InputEntry, Record, decode
@@ -75,6 +75,11 @@ class Store:
 
     def __init__(self, root: Path | str | None = None, storage: Storage | None = None) -> None:
         self.root = store_root(root)
+        if self.root.exists() and not self.root.is_dir():
+            raise ConfigError(
+                "The store is no folder", where=self.root, expected="a folder, or nothing yet",
+                got="a file", fix="name another place with --root or MEGALINE_ROOT",
+            )  # fmt: skip
         self.storage: Storage = storage or LocalStorage(self.root)
         self.digests = DigestCache(self.root / "digests.json")
 

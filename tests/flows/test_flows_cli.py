@@ -198,5 +198,7 @@ def test_a_store_that_cannot_be_written_is_no_traceback(
 ) -> None:
     (tmp_path / "file").write_text("not a folder")
     code = _guarded(["plan", str(RECIPE), "--root", str(tmp_path / "file")])
-    assert code == 3
-    assert "Traceback" not in capsys.readouterr().err
+    assert code == 2
+    err = capsys.readouterr().err
+    assert "The store is no folder" in err
+    assert "Traceback" not in err
