@@ -200,7 +200,8 @@ def _results(metrics: Mapping[str, Document], seconds: float) -> list[Document]:
     if "tokens_equal" in found:
         count = len(found.get("compared", []))
         said = "equal" if found["tokens_equal"] else "differ"
-        cards.append(_card("Served tokens", said, f"{count} prompts, greedy, beside Megatron's"))
+        note = f"greedy, beside Megatron's; prompts: {count}"
+        cards.append(_card("Served tokens", said, note))
     found = metrics.get("train", {})
     if {"loss_first", "loss_last", "steps", "tokens"} <= found.keys():
         note = f"{found['steps']:,} steps, {found['tokens']:,} tokens"
