@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import json
 import os
 import re
@@ -11,6 +13,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from megatron_bridge import errors
 from megatron_bridge.errors import PipelineError, RetryableError
@@ -19,6 +22,7 @@ from megatron_bridge.launch.base import failure_file
 
 _TICK = 0.4
 _LINES = 12
+_REPORT_BYTES = 1 << 16
 
 
 class LocalLauncher:
@@ -72,7 +76,10 @@ def _command(module: str, spec: Path, world_size: int, output: Path) -> list[str
         f"--log-dir={output}",
         "--redirects=3",
     ]
-    return [sys.executable, "-m", "torch.distributed.run", *options, "-m", module, str(spec)]
+    # Wrapped, ranks die with torchrun from their first moment, not only once they have imported
+    # torch: torchrun starts them in sessions of their own.
+    rank = process.wrap([sys.executable, "-u", "-m", module, str(spec)])
+    return [sys.executable, "-m", "torch.distributed.run", *options, "--no-python", *rank]
 
 
 def _environment(world_size: int) -> dict[str, str]:
@@ -96,11 +103,16 @@ def _failure(module: str, spec: Path, world_size: int, output: Path) -> Pipeline
     """Return the error that a rank reported; else say which rank was lost, and its last words."""
     report = (output / "torchrun.log").read_text(encoding="utf-8", errors="replace")
     killed = [int(code) for code in re.findall(r"exitcode\s*:\s*(-\d+)", report)]
-    reports = [
-        (rank, json.loads(path.read_text(encoding="utf-8")))
-        for rank in range(world_size)
-        if (path := failure_file(spec, rank)).is_file()
-    ]
+    reports = _reports(spec, world_size)
+    if not reports and shutil.disk_usage(output).free < _REPORT_BYTES:
+        # The ranks could not even say so.
+        return RetryableError(
+            "A rank was lost",
+            where=output,
+            expected="room for what the ranks write",
+            got=os.strerror(errno.ENOSPC),
+            fix="free some space and run again",
+        )
     for _, failed in reports:
         if failed["told"]:
             kind: type[PipelineError] = getattr(errors, failed["error"], PipelineError)
@@ -123,6 +135,15 @@ def _failure(module: str, spec: Path, world_size: int, output: Path) -> Pipeline
         + "\n".join(failed["traceback"].splitlines()[-_LINES:]),
         fix=f"repeat by hand: torchrun --nproc-per-node {world_size} -m {module} {spec}",
     )
+
+
+def _reports(spec: Path, world_size: int) -> list[tuple[int, dict[str, Any]]]:
+    """What the ranks said of their failures; a report that a full disk cut short is none."""
+    reports = []
+    for rank in range(world_size):
+        with contextlib.suppress(FileNotFoundError, json.JSONDecodeError):
+            reports.append((rank, json.loads(failure_file(spec, rank).read_text("utf-8"))))
+    return reports
 
 
 def _last_words(output: Path, report: str) -> str:

@@ -1,8 +1,9 @@
 """Child processes that do not outlive their parent.
 
-Run as a program (`process.py PARENT COMMAND…`), it ties itself to its parent and becomes the
-command. That is what `tied` starts: to run Python between fork and exec, as `preexec_fn` does, can
-deadlock in a process with threads, and Prefect's has many.
+Run as a program (`process.py COMMAND…`), it ties itself to its parent and becomes the command. That
+is what `tied` starts: to run Python between fork and exec, as `preexec_fn` does, can deadlock in a
+process with threads, and Prefect's has many. A tied process that starts others by `wrap` ties them
+to itself, from their first moment.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ from collections.abc import Sequence
 from typing import Any
 
 _PR_SET_PDEATHSIG = 1
+_PARENT = "MEGALINE_PARENT"
+"""Environment variable with the id of the process that starts a wrapped command."""
 
 
 def tied(command: Sequence[str], **options: Any) -> subprocess.Popen[Any]:
@@ -27,7 +30,13 @@ def tied(command: Sequence[str], **options: Any) -> subprocess.Popen[Any]:
         command: program and arguments.
         options: further arguments of `subprocess.Popen`.
     """
-    return subprocess.Popen([sys.executable, __file__, str(os.getpid()), *command], **options)
+    environment = {**(options.pop("env", None) or os.environ), _PARENT: str(os.getpid())}
+    return subprocess.Popen(wrap(command), env=environment, **options)
+
+
+def wrap(command: Sequence[str]) -> list[str]:
+    """Return `command` so that it first ties itself to the tied process that starts it."""
+    return [sys.executable, __file__, *command]
 
 
 def die_with_parent(parent: int | None = None) -> None:
@@ -46,5 +55,6 @@ def die_with_parent(parent: int | None = None) -> None:
 
 
 if __name__ == "__main__":
-    die_with_parent(int(sys.argv[1]))
-    os.execvp(sys.argv[2], sys.argv[2:])
+    die_with_parent(int(os.environ[_PARENT]))
+    os.environ[_PARENT] = str(os.getpid())  # exec keeps the id
+    os.execvp(sys.argv[1], sys.argv[1:])
