@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import functools
 import inspect
 import logging
+import os
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -193,8 +195,9 @@ class Stage:
     ) -> Artifact:
         started = time.monotonic()
         progress = Progress(self.name, listener)
+        work = store.work(address)
         try:
-            work = store.open_work(address)
+            store.open_work(address)
             metrics = self.function(config, Context(work.out, work.scratch, progress), **inputs)
             metrics = _json_metrics(self.name, metrics)
             if self.check:
@@ -214,8 +217,9 @@ class Stage:
             if not disk_is_full(error):
                 raise
             raise RetryableError(
-                "The disk is full", where=store.path(address), expected="room for the output",
-                got=error, fix="free some space and run again; what is sealed will be reused",
+                "The disk is full", where=work.folder, expected="room for the output",
+                got=os.strerror(errno.ENOSPC),
+                fix="free some space and run again; what is sealed will be reused",
             ) from error  # fmt: skip
         finally:
             progress.close()

@@ -125,12 +125,16 @@ class Store:
         """The right to build an output; a context manager that waits until it has it."""
         return Lease(self.storage, f"{address.key}/lease.json")
 
+    def work(self, address: Address) -> Work:
+        """Where a stage works, whether or not it does."""
+        return Work(self._work_folder(address))
+
     def open_work(self, address: Address) -> Work:
         """An empty `out` and the `scratch` that an earlier attempt may have left."""
         for name in self.storage.children(address.key):
             if name.startswith(f".{RECORD_NAME}.") or name == "data.partial":
                 self.storage.remove(f"{address.key}/{name}")
-        work = Work(self._work_folder(address))
+        work = self.work(address)
         remove_path(work.out)
         work.out.mkdir(parents=True)
         work.scratch.mkdir(exist_ok=True)
@@ -158,7 +162,7 @@ class Store:
 
     def drop_out(self, address: Address) -> None:
         """Give the disk back what a failed attempt wrote; resume points stay."""
-        work = Work(self._work_folder(address))
+        work = self.work(address)
         remove_path(work.out)
         self.storage.remove(f"{address.key}/data.partial")
         with contextlib.suppress(OSError):
