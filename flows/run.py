@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import subprocess
 import sys
 import threading
 import time
@@ -14,6 +13,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn
 
+from flows import server
 from flows.config import PipelineConfig
 from flows.line import Planned, needed, plan
 from tasks.core.errors import RetryableError
@@ -52,7 +52,20 @@ def run(
         os.environ.setdefault(name, value)
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _stop)
-    return _in_thread(lambda: _flow(config, root, until, force))
+    own = _own_server()
+    return _in_thread(lambda: _flow(config, root, until, force, own))
+
+
+def _own_server() -> str | None:
+    """Start a server where neither the environment nor Prefect's profile names one."""
+    from prefect.context import refresh_global_settings_context
+    from prefect.settings import get_current_settings
+
+    if get_current_settings().api.url:
+        return None
+    os.environ["PREFECT_API_URL"] = url = server.start()
+    refresh_global_settings_context()
+    return url
 
 
 def _all_sealed(
@@ -69,22 +82,26 @@ def _all_sealed(
 
 
 def _flow(
-    config: PipelineConfig, root: str | None, until: str | None, force: Sequence[str]
+    config: PipelineConfig,
+    root: str | None,
+    until: str | None,
+    force: Sequence[str],
+    own: str | None,
 ) -> list[dict[str, Any]]:
     import httpx
 
     from flows.pipeline import pipeline
 
     try:
-        if not os.environ.get("PREFECT_API_URL"):
-            _start_server()
+        if own is not None:
+            server.wait(own)
         state: Any = pipeline(config, root, until, list(force), return_state=True)
     except (httpx.TransportError, RuntimeError) as error:
         if isinstance(error, RuntimeError) and "API" not in str(error):
             raise
         raise RetryableError(
             "The Prefect server does not answer",
-            where=os.environ.get("PREFECT_API_URL", "the ephemeral server"), got=error,
+            where=os.environ.get("PREFECT_API_URL", "the server of Prefect's profile"), got=error,
             expected="a running Prefect 3.9 server",
             fix="start it, or unset PREFECT_API_URL to run without one",
         ) from error  # fmt: skip
@@ -92,20 +109,6 @@ def _flow(
     if isinstance(rows, BaseException):
         raise rows
     return list(rows)
-
-
-def _start_server() -> None:
-    """Start Prefect's ephemeral server and see to it that it ends with this process, however."""
-    from prefect.server.api.server import SubprocessASGIServer
-
-    server = SubprocessASGIServer()
-    server.start()
-    process = server.server_process
-    if process is not None:
-        # The pipe closes when this process ends, be it by SIGKILL.
-        subprocess.Popen(
-            ["sh", "-c", f"read _; kill {process.pid} 2>/dev/null"], stdin=subprocess.PIPE
-        )
 
 
 def _in_thread(work: Callable[[], list[dict[str, Any]]]) -> list[dict[str, Any]]:

@@ -30,7 +30,7 @@ CORE_TAKES = ("megatron_bridge.errors", "megatron_bridge.launch.process")
 HEAVY = {"torch", "transformers", "lxml", "nltk", "ftfy", "numpy", "prefect", "megatron", "gguf"}
 LIGHT = (
     "tasks/core/", "flows/cli.py", "flows/config.py", "flows/line.py", "flows/lineage.py",
-    "flows/run.py", "megatron_bridge/__init__.py", "megatron_bridge/config.py",
+    "flows/run.py", "flows/server.py", "megatron_bridge/__init__.py", "megatron_bridge/config.py",
     "megatron_bridge/errors.py",
 )  # fmt: skip
 

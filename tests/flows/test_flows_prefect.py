@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -9,6 +10,7 @@ import socket
 import subprocess
 import sys
 import time
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -190,6 +192,47 @@ def test_a_signal_ends_everything(server: Server, tmp_path: Path, number: signal
     assert list(lease.glob("*/artifact.json")) == []
     if number != signal.SIGKILL:
         assert list(lease.glob("*/lease.json")) == []
+
+
+@pytest.mark.parametrize("seconds", [0.0, 0.5])
+def test_a_kill_while_the_ephemeral_server_starts(
+    server: Server, tmp_path: Path, seconds: float
+) -> None:
+    """From the moment that its process is there, and before any stage runs."""
+    mark = f"MEGALINE_TEST_MARK={uuid.uuid4().hex}"
+    environment = server.environment | {"PREFECT_HOME": str(tmp_path / "home")}
+    del environment["PREFECT_API_URL"]
+    process = tied(
+        [sys.executable, str(DRIVER), str(tmp_path), "sleep"],
+        env=environment | dict([mark.split("=")]),
+    )
+    deadline = time.monotonic() + 120
+    while len(marked(mark)) < 2 and time.monotonic() < deadline:
+        assert process.poll() is None
+        time.sleep(0.005)
+    time.sleep(seconds)
+    family = marked(mark)
+    assert len(family) >= 2, "no server was started"
+    process.kill()
+    assert process.wait(30) == -signal.SIGKILL
+    deadline = time.monotonic() + 10
+    while marked(mark) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    left = marked(mark)
+    for pid in left:
+        os.kill(pid, signal.SIGKILL)
+    assert left == []
+    assert not (tmp_path / "raw").exists()
+
+
+def marked(mark: str) -> list[int]:
+    """The living processes that carry a mark in their environment."""
+    found = []
+    for file in Path("/proc").glob("[0-9]*/environ"):
+        with contextlib.suppress(OSError):
+            if mark.encode() in file.read_bytes():
+                found.append(int(file.parent.name))
+    return found
 
 
 def descendants(pid: int) -> list[int]:
