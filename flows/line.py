@@ -60,6 +60,7 @@ def plan(config: PipelineConfig, store: Store, until: str | None = None) -> dict
         ConfigError: a layout or a length does not fit the model; asked of the stages that `until`
             stands on.
         InputError: a source is missing, or its configuration cannot be read.
+        ProofError: the text that is kept from training is too short to measure on.
     """
     planned: dict[str, Planned] = {}
 
@@ -69,8 +70,7 @@ def plan(config: PipelineConfig, store: Store, until: str | None = None) -> dict
         return address
 
     line(config, submit)
-    model_planned = planned.get(model.name)
-    sealed = model_planned.artifact if model_planned else None
+    sealed = {name: found.artifact for name, found in planned.items() if found.artifact}
     preflight.check(config, sealed, needed(config, until))
     return planned
 

@@ -7,7 +7,7 @@ from typing import Any
 from prefect import flow
 from prefect.states import Failed
 
-from flows import reports
+from flows import preflight, reports
 from flows.config import PipelineConfig
 from flows.line import line, needed, plan
 from tasks.core.stage import Stage
@@ -36,12 +36,14 @@ def pipeline(
     # A deployment's parameters come straight from a form: refuse them before any work.
     plan(config, store, until)
     wanted = needed(config, until)
+    admit = {"train": lambda inputs: preflight.check_held_out(config, inputs["tokens"], wanted)}
     futures: dict[str, Any] = {}
 
     def submit(stage: Stage, stage_config: Any, **inputs: Any) -> Any:
         futures[stage.name] = stage.name in wanted and stage.submit(
-            store, stage_config, stage.name in (force or []), reports, **inputs
-        )
+            store, stage_config, stage.name in (force or []), reports, admit.get(stage.name),
+            **inputs,
+        )  # fmt: skip
         return futures[stage.name]
 
     line(config, submit)

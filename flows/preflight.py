@@ -1,18 +1,21 @@
-"""What can be refused before any work: a layout or a length that does not fit the model."""
+"""What can be refused before any work: a layout or a length that does not fit the model.
+
+And, before any training, held-out text that is too short to measure its gain on.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 
 from flows.config import PipelineConfig
 from megatron_bridge import families
 from megatron_bridge.config import ParallelConfig, validate_layout
 from tasks.core.artifacts import Artifact
-from tasks.evaluate import harness
+from tasks.evaluate import harness, heldout
 from tasks.model import folder
 
 
-def check(config: PipelineConfig, sealed: Artifact | None, wanted: Collection[str]) -> None:
+def check(config: PipelineConfig, sealed: Mapping[str, Artifact], wanted: Collection[str]) -> None:
     """Hold the recipe against the model's `config.json`; reads neither weights nor torch.
 
     A GGUF file tells its shape only once it is converted. Until then nothing is checked here; what
@@ -20,17 +23,22 @@ def check(config: PipelineConfig, sealed: Artifact | None, wanted: Collection[st
 
     Args:
         config: the whole line's.
-        sealed: the output of the stage `model`, where it is there.
+        sealed: the outputs that are there, by stage.
         wanted: the stages that are to run.
 
     Raises:
         ConfigError: no such family, or the model cannot be laid out, or read, as the recipe says;
             or lm-eval is asked for and not installed.
         InputError: the model's configuration cannot be read.
+        ProofError: see `check_held_out`.
     """
     if "evaluate" in wanted and config.evaluate.lm_eval_tasks:
         harness.require()
-    place = folder.locate(config.model.source) or (sealed.path / "data" if sealed else None)
+    if "tokens" in sealed:
+        check_held_out(config, sealed["tokens"], wanted)
+    place = folder.locate(config.model.source) or (
+        sealed["model"].data if "model" in sealed else None
+    )
     if place is None or not {"to_megatron", "train"} & set(wanted):
         return
     hf_config = families.read_config(place)
@@ -39,3 +47,15 @@ def check(config: PipelineConfig, sealed: Artifact | None, wanted: Collection[st
         validate_layout(fields, config.train, config.train.sequence_length, "train.")
     if "evaluate" in wanted:
         validate_layout(fields, ParallelConfig(), config.evaluate.sequence_length, "evaluate.")
+
+
+def check_held_out(config: PipelineConfig, tokens: Artifact, wanted: Collection[str]) -> None:
+    """Refuse, as soon as the tokens are there, what `evaluate` would refuse after the training.
+
+    Raises:
+        ProofError: fewer ids are kept from training than are to be measured on.
+    """
+    if "evaluate" in wanted:
+        ids = sum(tokens.metrics["splits"][split]["tokens"] for split in heldout.SPLITS)
+        wants = config.evaluate
+        heldout.require(ids, wants.sequence_length, wants.max_tokens, wants.min_tokens, tokens.data)

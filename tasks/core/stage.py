@@ -153,9 +153,13 @@ class Stage:
         config: BaseModel,
         force: bool = False,
         watcher: Watcher | None = None,
+        admit: Callable[[Mapping[str, Artifact]], None] | None = None,
         **inputs: Any,
     ) -> Any:
-        """Run the stage as a Prefect task; inputs are futures or artifacts. Returns a future."""
+        """Run the stage as a Prefect task; inputs are futures or artifacts. Returns a future.
+
+        `admit` is asked of the inputs before anything is built, and raises what speaks against it.
+        """
         from prefect import task
         from prefect.cache_policies import NO_CACHE
         from prefect.runtime import flow_run, task_run
@@ -173,6 +177,8 @@ class Stage:
         )
         def run(inputs: dict[str, Artifact]) -> Any:
             runs = {"flow_run_id": str(flow_run.id), "task_run_id": str(task_run.id)}
+            if admit:
+                admit(inputs)
             listener = watcher.listener(self.name) if watcher else None
             outcome = self.build(store, config, inputs, force, listener, **runs)
             if watcher:

@@ -9,8 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from tasks.core.errors import ProofError
 
 SPLITS = ("test", "validation")
@@ -53,8 +51,12 @@ def choose(data: Path, dtype: str, length: int, most: int, least: int) -> HeldOu
     Raises:
         ProofError: there are fewer than `least`.
     """
+    import numpy as np
+
     listed = [document for document in read_documents(data) if document["split"] in SPLITS]
-    count = max(1, most // (length - 1))
+    held = sum(document["tokens"] for document in listed)
+    require(held, length, most, least, data)
+    count = _windows(length, most)
     pieces: list[Any] = []
     documents: list[dict[str, Any]] = []
     for split in SPLITS:
@@ -70,16 +72,33 @@ def choose(data: Path, dtype: str, length: int, most: int, least: int) -> HeldOu
     windows = [stream[i * length : (i + 1) * length] for i in range(whole)] or [stream]
     used = sum(map(len, windows))
     chosen = HeldOut(windows, _touched(documents, used))
-    if chosen.predicted < max(least, 1):
-        raise ProofError(
-            "There is too little held-out text to measure on", where=data,
-            expected=f"at least {least} tokens to predict in {' and '.join(SPLITS)}",
-            got=max(chosen.predicted, 0),
-            fix="raise tokens.test, take more documents, or lower evaluate.min_tokens",
-        )  # fmt: skip
     if chosen.predicted < count * (length - 1):
         _log.warning("held-out text is short: %d tokens to predict", chosen.predicted)
     return chosen
+
+
+def require(held: int, length: int, most: int, least: int, where: object) -> None:
+    """Refuse held-out text that is too short; asks for its size only, so that it can come early.
+
+    Args:
+        held: ids in the splits that are kept from training.
+        length: ids a window.
+        most: predicted ids, at most.
+        least: predicted ids, at least.
+        where: what to name in the error.
+
+    Raises:
+        ProofError: `choose` would find fewer than `least`.
+    """
+    held = min(held, _windows(length, most) * length)
+    predicted = held // length * (length - 1) if held >= length else max(held - 1, 0)
+    if predicted < max(least, 1):
+        raise ProofError(
+            "There is too little held-out text to measure on", where=where,
+            expected=f"at least {least} tokens to predict in {' and '.join(SPLITS)}",
+            got=predicted,
+            fix="raise tokens.test, take more documents, or lower evaluate.min_tokens",
+        )  # fmt: skip
 
 
 def prove_unseen(documents: Sequence[dict[str, Any]], data: Path, ledger: Path) -> dict[str, Any]:
@@ -118,6 +137,11 @@ def prove_unseen(documents: Sequence[dict[str, Any]], data: Path, ledger: Path) 
 def read_documents(data: Path) -> list[dict[str, Any]]:
     """Every document of a token dataset, in order."""
     return list(_json_lines(data / "documents.jsonl"))
+
+
+def _windows(length: int, most: int) -> int:
+    """How many windows are wanted."""
+    return max(1, most // (length - 1))
 
 
 def _touched(documents: Sequence[dict[str, Any]], tokens: int) -> list[dict[str, Any]]:

@@ -11,10 +11,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from tasks.core.artifacts import EvalReport, HFModel, MegatronCheckpoint, TokenDataset
-from tasks.core.errors import ProofError
+from tasks.core.errors import ConfigError, ProofError
 from tasks.core.fingerprint import DigestCache, Runtime
 from tasks.core.stage import Context, stage
 
@@ -40,6 +40,16 @@ class EvaluateConfig(BaseModel):
     lm_eval_limit: Annotated[int, Runtime] = Field(
         25, ge=1, description="Items of each lm-eval task, the first ones"
     )
+
+    @model_validator(mode="after")
+    def _measures_enough(self) -> EvaluateConfig:
+        if self.max_tokens < self.min_tokens:
+            raise ConfigError(
+                "No evaluation can be long enough", where="evaluate.max_tokens",
+                expected=f"at least evaluate.min_tokens = {self.min_tokens}", got=self.max_tokens,
+                fix="raise evaluate.max_tokens or lower evaluate.min_tokens",
+            )  # fmt: skip
+        return self
 
 
 def _label(config: EvaluateConfig, inputs: list[str]) -> str:

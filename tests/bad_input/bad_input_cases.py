@@ -264,6 +264,8 @@ def _kv_heads(place: Place) -> Arguments:
     )
 
 
+_LONG_EVALUATION = ("evaluate.min_tokens=100000", "evaluate.max_tokens=200000")
+
 SOURCES = [
     Case("no such file", _planned("ingest.source=/no/such/dump.xml.bz2"), ("/no/such/dump",)),
     Case("a folder", _planned("ingest.source=/tmp"), ("a folder",)),
@@ -283,8 +285,13 @@ SOURCES = [
     Case("no article left", lambda place: place.run("clean.min_words=100000", until="clean"),
          ("No article was left", "at least one article"), 1),
     Case("too little held-out text",
-         lambda place: place.run("evaluate.min_tokens=100000", until="evaluate"),
+         lambda place: place.run(*_LONG_EVALUATION, until="evaluate"),
          ("too little held-out text", "tokens.test"), 1),
+    Case("too little held-out text, seen before training",
+         lambda place: place.run(*_LONG_EVALUATION, "tokens.seed=5", until="evaluate"),
+         ("train failed. There is too little held-out text", "tokens.test"), 1),
+    Case("evaluation is never long enough", _planned("evaluate.min_tokens=300"),
+         ("evaluate.max_tokens", "300")),
 ]  # fmt: skip
 
 MODELS = [

@@ -67,6 +67,15 @@ def test_too_little_text_is_refused(data: Path) -> None:
         heldout.choose(data, "uint16", length=10, most=8192, least=4096)
 
 
+@pytest.mark.parametrize("length", [2, 10, 50, 119, 120, 121, 500])
+@pytest.mark.parametrize("most", [1, 45, 108, 10_000])
+def test_what_is_asked_early_is_what_is_found_later(data: Path, length: int, most: int) -> None:
+    found = heldout.choose(data, "uint16", length, most, 1).predicted
+    heldout.require(120, length, most, found, data)
+    with pytest.raises(ProofError, match=f"Got: {found}\\."):
+        heldout.require(120, length, most, found + 1, data)
+
+
 def test_held_out_means_in_no_training_sample(data: Path, tmp_path: Path) -> None:
     chosen = heldout.choose(data, "uint16", length=10, most=45, least=1).documents
     seen = heldout.prove_unseen(chosen, data, ledger(tmp_path / "ledger.jsonl", 3, 4))

@@ -14,11 +14,13 @@ from flows.cli import StageName, _guarded, main
 from flows.config import PipelineConfig, load
 from flows.line import needed, plan
 from flows.reports import summary
+from tasks.core.errors import ProofError
 from tasks.core.record import FileEntry, Record
 from tasks.core.store import Store
 
 RECIPE = Path(__file__).parents[2] / "deploy" / "recipes" / "toy.yaml"
 ABC = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
+METRICS = {"splits": {name: {"tokens": 9000} for name in ("train", "validation", "test")}}
 AFTER_TRAIN = ["train", "to_hf", "evaluate", "export"]
 
 
@@ -34,7 +36,7 @@ def seal(root: Path, *overrides: str) -> Store:
             schema=1, stage=address.stage, version=address.version, label=address.label,
             fingerprint=address.fingerprint, identity=address.identity,
             inputs=list(address.inputs), files=[FileEntry(path="file", bytes=3, sha256=ABC)],
-            metrics={"made": "by hand"}, provenance={}, created_at=datetime.now(UTC), seconds=1.0,
+            metrics=METRICS, provenance={}, created_at=datetime.now(UTC), seconds=1.0,
         )  # fmt: skip
         store.storage.put(f"{address.key}/artifact.json", record.encode())
     return store
@@ -78,6 +80,16 @@ def test_plan_marks_what_depends_on_a_change(
     assert set(states(runtime).values()) == {"sealed"}
 
 
+def test_plan_refuses_too_little_held_out_text(store: Store) -> None:
+    fits = load(RECIPE, ["evaluate.max_tokens=18001", "evaluate.min_tokens=17703"])
+    assert plan(fits, store)["train"].artifact is not None
+    wants = load(RECIPE, ["evaluate.max_tokens=18001", "evaluate.min_tokens=17704"])
+    with pytest.raises(ProofError, match=r"too little held-out text.*Got: 17703\.") as caught:
+        plan(wants, store)
+    assert str(store.root / "tokens") in str(caught.value)
+    assert plan(wants, store, "train")["train"].artifact is not None
+
+
 @pytest.mark.parametrize("stage", AFTER_TRAIN)
 def test_why_names_the_field(store: Store, capsys: pytest.CaptureFixture[str], stage: str) -> None:
     answer = ask(capsys, "why", RECIPE, stage, "train.steps=7", "--root", store.root)
@@ -107,7 +119,7 @@ def test_a_sealed_line_is_answered_from_its_records(
     document = ask(capsys, "run", RECIPE, "--root", store.root)
     assert time.monotonic() - started < 3
     assert set(states(document).values()) == {"Reused"}
-    assert document["stages"][0]["metrics"] == {"made": "by hand"}
+    assert document["stages"][0]["metrics"] == METRICS
     until = ask(capsys, "run", RECIPE, "--until", "clean", "--root", store.root)
     assert [row["state"] for row in until["stages"]] == ["Reused"] * 2 + ["NotReached"] * 7
 
