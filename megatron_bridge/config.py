@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from megatron_bridge.errors import ConfigError
 
@@ -34,6 +34,9 @@ class ParallelConfig(BaseModel):
 
 class TrainConfig(ParallelConfig):
     """A training run. Batch sizes are in sequences, lengths in tokens, rates per step."""
+
+    prefix: ClassVar[str] = ""
+    """Put before a field's name in errors, such as `train.`."""
 
     world_size: int = Field(1, ge=1, description="Number of ranks (processes)")
     steps: int = Field(12, ge=1, description="Optimizer steps")
@@ -73,50 +76,65 @@ class TrainConfig(ParallelConfig):
         """Micro-batches a step on each data-parallel rank."""
         return self.global_batch_size // (self.micro_batch_size * self.data_parallel)
 
+    @field_validator("megatron")
+    @classmethod
+    def _padding_stays_hidden(cls, fields: dict[str, Any]) -> dict[str, Any]:
+        # Some versions know "linear", which puts another module in the output layer's place: one
+        # that computes the loss without logits, so that the vocabulary's padding would count.
+        name, known = "cross_entropy_fusion_impl", ("native", "te")
+        if fields.get(name, "native") not in known:
+            raise ConfigError(
+                "This loss does not see that the vocabulary is padded",
+                where=f"{cls.prefix}megatron.{name}",
+                expected=f"{' or '.join(known)}, which compute it from the logits",
+                got=fields[name],
+                fix=f"remove megatron.{name}, or give one of these",
+            )
+        return fields
+
     @model_validator(mode="after")
     def _divides(self) -> TrainConfig:
         if self.world_size % self.model_parallel:
-            raise ConfigError(
+            raise self._wrong(
                 "The layout does not divide the ranks",
-                where="world_size",
-                expected=f"a multiple of TP x PP x CP = {self.model_parallel}",
-                got=self.world_size,
-                fix="change world_size or the parallel sizes",
+                "world_size",
+                f"a multiple of TP x PP x CP = {self.model_parallel}",
+                "change world_size or the parallel sizes",
             )
         per_pass = self.micro_batch_size * self.data_parallel
         if self.global_batch_size % per_pass:
-            raise ConfigError(
+            raise self._wrong(
                 "The global batch does not divide",
-                where="global_batch_size",
-                expected=f"a multiple of micro_batch_size x data-parallel ranks = {per_pass}",
-                got=self.global_batch_size,
-                fix="change global_batch_size, micro_batch_size or world_size",
+                "global_batch_size",
+                f"a multiple of micro_batch_size x data-parallel ranks = {per_pass}",
+                "change global_batch_size, micro_batch_size or world_size",
             )
         if self.sequence_parallel and self.tensor_parallel == 1:
-            raise ConfigError(
+            raise self._wrong(
                 "Sequence parallelism without tensor parallelism",
-                where="sequence_parallel",
-                expected="tensor_parallel > 1",
-                got="tensor_parallel = 1",
-                fix="raise tensor_parallel or leave sequence_parallel off",
+                "sequence_parallel",
+                "False, or tensor_parallel > 1",
+                "raise tensor_parallel or leave sequence_parallel off",
             )
         if self.warmup_steps > self.steps:
-            raise ConfigError(
+            raise self._wrong(
                 "The warm-up is longer than the run",
-                where="warmup_steps",
-                expected=f"at most steps = {self.steps}",
-                got=self.warmup_steps,
-                fix="lower warmup_steps or raise steps",
+                "warmup_steps",
+                f"at most steps = {self.steps}",
+                "lower warmup_steps or raise steps",
             )
         if self.min_learning_rate > self.learning_rate:
-            raise ConfigError(
+            raise self._wrong(
                 "The smallest learning rate is larger than the learning rate",
-                where="min_learning_rate",
-                expected=f"at most learning_rate = {self.learning_rate}",
-                got=self.min_learning_rate,
-                fix="lower min_learning_rate",
+                "min_learning_rate",
+                f"at most learning_rate = {self.learning_rate}",
+                "lower min_learning_rate",
             )
         return self
+
+    def _wrong(self, what: str, name: str, expected: str, fix: str) -> ConfigError:
+        got = getattr(self, name)
+        return ConfigError(what, where=self.prefix + name, expected=expected, got=got, fix=fix)
 
 
 class TrainSpec(BaseModel):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
@@ -20,6 +20,8 @@ _EVENTS = "tensorboard"
 
 class TrainStage(TrainConfig):
     """A training run, and how it is run here."""
+
+    prefix: ClassVar[str] = "train."
 
     launcher: Annotated[Literal["local"], Runtime] = Field(
         "local", description="Who starts the ranks: torchrun on this machine"

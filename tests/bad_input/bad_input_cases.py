@@ -236,7 +236,7 @@ def _binary(place: Place) -> Arguments:
 
 
 LAYOUTS = [
-    Case("world", _planned("train.world_size=3", "train.tensor_parallel=2"), ("world_size",)),
+    Case("world", _planned("train.world_size=3", "train.tensor_parallel=2"), ("train.world_size",)),
     Case("heads", _planned("train.world_size=3", "train.tensor_parallel=3"),
          ("train.tensor_parallel", "heads")),
     Case("key-value heads", lambda place: _kv_heads(place), ("key-value heads",)),
@@ -244,9 +244,11 @@ LAYOUTS = [
                             "train.global_batch_size=2"),
          ("train.pipeline_parallel", "4 layers")),
     Case("global batch", _planned("train.world_size=2", "train.global_batch_size=3"),
-         ("global_batch_size", "multiple")),
+         ("train.global_batch_size", "multiple")),
     Case("sequence parallel alone", _planned("train.sequence_parallel=true"),
-         ("sequence_parallel", "tensor_parallel > 1")),
+         ("train.sequence_parallel", "tensor_parallel > 1")),
+    Case("a loss without logits", _planned("train.megatron.cross_entropy_fusion_impl=linear"),
+         ("train.megatron.cross_entropy_fusion_impl", "native or te", "padded", "linear")),
     Case("sequence too long", _planned("train.sequence_length=5000"),
          ("train.sequence_length", "512 positions", "5000")),
     Case("window too long", _planned("evaluate.sequence_length=5000"),

@@ -56,7 +56,15 @@ def test_paths_are_relative_to_the_recipe_and_overrides_to_here(
         ("train.steps", ["stage.field=value"]),
         ("steps=7", ["stage.field=value"]),
         ("train.steps=[1", ["not YAML"]),
-        ("train.global_batch_size=3", ["global_batch_size", "multiple"]),
+        ("train.global_batch_size=3", ["Where: train.global_batch_size.", "multiple"]),
+        ("train.pipeline_parallel=3", ["Where: train.world_size.", "multiple"]),
+        ("train.warmup_steps=6", ["Where: train.warmup_steps.", "at most steps = 5"]),
+        ("train.min_learning_rate=1", ["Where: train.min_learning_rate.", "0.0001"]),
+        ("train.sequence_parallel=true", ["Where: train.sequence_parallel.", "tensor_parallel"]),
+        (
+            "train.megatron.cross_entropy_fusion_impl=linear",
+            ["Where: train.megatron.cross_entropy_fusion_impl.", "native or te", "linear"],
+        ),
         ("tokens={validation: 0, test: 0}", ["stage.field=value"]),
     ],
 )

@@ -12,6 +12,7 @@ import toys
 from pydantic import BaseModel
 
 from megatron_bridge import checkpoint, resume
+from megatron_bridge.config import TrainConfig, TrainSpec
 from megatron_bridge.convert import import_hf
 from tasks.core.artifacts import MegatronCheckpoint, TokenDataset
 from tasks.core.errors import ConfigError
@@ -109,11 +110,23 @@ def test_the_same_run_is_reused_however_often_it_saves(line: dict[str, Any]) -> 
         ({"sequence_parallel": True}, "sequence_parallel"),
         ({"warmup_steps": 99}, "warmup_steps"),
         ({"min_learning_rate": 1.0}, "min_learning_rate"),
+        (
+            {"megatron": {"cross_entropy_fusion_impl": "linear"}},
+            "megatron.cross_entropy_fusion_impl",
+        ),
     ],
 )
 def test_fields_that_do_not_fit_each_other_are_refused(changes: dict[str, Any], field: str) -> None:
-    with pytest.raises(ConfigError, match=field):
+    with pytest.raises(ConfigError, match=rf"Where: train\.{field}\."):
         TrainStage(**changes)
+    with pytest.raises(ConfigError, match=rf"Where: {field}\."):
+        TrainConfig(**changes)
+
+
+@pytest.mark.parametrize("way", ["native", "te"])
+def test_losses_from_logits_are_not_refused(way: str) -> None:
+    extras = {"cross_entropy_loss_fusion": True, "cross_entropy_fusion_impl": way}
+    assert TrainStage(megatron=extras).megatron == extras
 
 
 def test_a_sequence_longer_than_the_model_is_refused(line: dict[str, Any]) -> None:
@@ -124,7 +137,6 @@ def test_a_sequence_longer_than_the_model_is_refused(line: dict[str, Any]) -> No
 
 def test_a_split_without_tokens_is_refused(line: dict[str, Any], tmp_path: Path) -> None:
     from megatron_bridge import runs
-    from megatron_bridge.config import TrainConfig, TrainSpec
     from tasks.core.errors import InputError
 
     spec = TrainSpec(
