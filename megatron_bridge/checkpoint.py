@@ -57,6 +57,8 @@ class CheckpointInfo(BaseModel):
     vocab_size: int
     padded_vocab_size: int
     optimizer: bool
+    hf_prefix: bool = True
+    """False where the Hugging Face file left the family's prefix off its names."""
     files: tuple[CheckpointFile, ...]
 
 
@@ -68,6 +70,7 @@ class Chunk:
     offset: tuple[int, ...]
     size: tuple[int, ...]
     global_size: tuple[int, ...]
+    dtype: torch.dtype
     produce: Callable[[], torch.Tensor]
 
 
@@ -81,6 +84,7 @@ def commit(
     vocab_size: int,
     padded_vocab_size: int,
     optimizer: bool,
+    hf_prefix: bool = True,
 ) -> CheckpointInfo:
     """Sync every file of `folder` to disk, then write the commit mark in one atomic step."""
     files = []
@@ -98,6 +102,7 @@ def commit(
         vocab_size=vocab_size,
         padded_vocab_size=padded_vocab_size,
         optimizer=optimizer,
+        hf_prefix=hf_prefix,
         files=tuple(files),
     )
     partial = folder / f".{MARK}.partial"
@@ -143,14 +148,14 @@ def read_info(folder: Path) -> CheckpointInfo:
     return info
 
 
-def write(folder: Path, chunks: Iterable[Chunk], dtype: torch.dtype) -> None:
+def write(folder: Path, chunks: Iterable[Chunk]) -> None:
     """Write `chunks` as a `torch_dist` checkpoint into an empty `folder`, one tensor at a time."""
     import torch
     from torch.distributed.checkpoint.filesystem import FileSystemWriter
 
     # The steps of torch.distributed.checkpoint.save for one process, without its process group.
     writer = FileSystemWriter(folder, thread_count=1, sync_files=False)
-    planner = _planner({(chunk.key, chunk.offset): chunk for chunk in chunks}, dtype)
+    planner = _planner({(chunk.key, chunk.offset): chunk for chunk in chunks})
     planner.set_up_planner({}, writer.storage_meta(), is_coordinator=True)
     writer.set_up_storage_writer(is_coordinator=True)
     plan = writer.prepare_local_plan(planner.create_local_plan())
@@ -182,8 +187,8 @@ class Reader:
             if isinstance(entry, TensorStorageMetadata)
         }
 
-    def read(self, key: str, index: int | None = None) -> torch.Tensor:
-        """Return the whole tensor `key`, or slice `index` of its first dimension.
+    def read(self, key: str, index: tuple[int, ...] = ()) -> torch.Tensor:
+        """Return the whole tensor `key`, or the slice at `index` of its first dimensions.
 
         Raises:
             InputError: the checkpoint's blocks do not cover what was asked for.
@@ -193,8 +198,8 @@ class Reader:
         entry: Any = self._metadata.state_dict_metadata[key]
         start = [0] * len(entry.size)
         stop = list(entry.size)
-        if index is not None:
-            start[0], stop[0] = index, index + 1
+        start[: len(index)] = index
+        stop[: len(index)] = [i + 1 for i in index]
         lengths = [b - a for a, b in zip(start, stop, strict=True)]
         target = torch.empty(lengths, dtype=entry.properties.dtype)
         covered = 0
@@ -214,7 +219,7 @@ class Reader:
                 got=f"{covered} values",
                 fix="write the checkpoint again",
             )
-        return target if index is None else target[0]
+        return target.reshape(lengths[len(index) :])
 
     def close(self) -> None:
         """Close the files."""
@@ -358,7 +363,7 @@ def _slices(low: Sequence[int], high: Sequence[int], origin: Sequence[int]) -> t
     return tuple(slice(a - o, b - o) for a, b, o in zip(low, high, origin, strict=True))
 
 
-def _planner(chunks: dict[tuple[str, tuple[int, ...]], Chunk], dtype: torch.dtype) -> Any:
+def _planner(chunks: dict[tuple[str, tuple[int, ...]], Chunk]) -> Any:
     from torch import Size
     from torch.distributed.checkpoint import planner as dcp
     from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
@@ -372,7 +377,6 @@ def _planner(chunks: dict[tuple[str, tuple[int, ...]], Chunk], dtype: torch.dtyp
         """Saves tensors that do not exist until the writer asks for them."""
 
         def create_local_plan(self) -> dcp.SavePlan:
-            properties = TensorProperties(dtype=dtype)
             self.plan = dcp.SavePlan(
                 [
                     dcp.WriteItem(
@@ -380,7 +384,7 @@ def _planner(chunks: dict[tuple[str, tuple[int, ...]], Chunk], dtype: torch.dtyp
                         type=dcp.WriteItemType.SHARD,
                         tensor_data=dcp.TensorWriteData(
                             chunk=ChunkStorageMetadata(Size(chunk.offset), Size(chunk.size)),
-                            properties=properties,
+                            properties=TensorProperties(dtype=chunk.dtype),
                             size=Size(chunk.global_size),
                         ),
                     )

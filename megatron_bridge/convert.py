@@ -7,6 +7,7 @@ is written beside its final place and moved there whole, after it was read back 
 from __future__ import annotations
 
 import json
+import math
 import os
 import shutil
 from collections.abc import Callable, Iterator
@@ -38,7 +39,7 @@ def import_hf(
     Args:
         hf_dir: folder with `config.json` and safetensors.
         out: a new or empty folder.
-        dtype: number format to cast to; by default the widest in the folder, so nothing is lost.
+        dtype: number format to cast to; by default every tensor keeps its own, so nothing is lost.
         progress: called once a Megatron tensor.
 
     Raises:
@@ -49,12 +50,16 @@ def import_hf(
     """
     hf_dir = Path(hf_dir)
     with _fresh(Path(out)) as partial, hf.Weights(hf_dir) as weights:
-        model = Conversion.of_folder(hf_dir)
+        model = Conversion.of_weights(weights)
         _refuse(check(model.family, model.shape, hf_names=model.weight_names(weights)), hf_dir)
-        target = hf.dtype_of(dtype) if dtype else weights.widest_dtype()
+        target = hf.dtype_of(dtype) if dtype else None
         count = _counter(progress, len(model.bounds))
-        chunks = [_chunk(model, bound, weights, target, count) for bound in model.bounds]
-        checkpoint.write(partial, chunks, target)
+        widest = _widest(model, weights)
+        chunks = [
+            _chunk(model, bound, weights, target or widest[bound.slot.key], count)
+            for bound in model.bounds
+        ]
+        checkpoint.write(partial, chunks)
         _carry(hf_dir, partial / checkpoint.HF_FILES)
         certificate = _prove(certify("import", model, weights, partial), partial)
         checkpoint.commit(
@@ -62,10 +67,11 @@ def import_hf(
             iteration=0,
             consumed_samples=0,
             model_type=model.family.model_type,
-            dtype=hf.dtype_name(target),
+            dtype=hf.dtype_name(hf.main_dtype((c.dtype, math.prod(c.size)) for c in chunks)),
             vocab_size=model.shape.vocab,
             padded_vocab_size=model.shape.padded_vocab,
             optimizer=False,
+            hf_prefix=model.hf_prefix,
         )
     return certificate
 
@@ -91,19 +97,32 @@ def export_hf(
         ConfigError, InputError, MappingError, ProofError: as `import_hf`.
     """
     folder = Path(folder)
-    checkpoint.read_info(folder)
+    info = checkpoint.read_info(folder)
     carried = Path(like) if like else folder / checkpoint.HF_FILES
     with _fresh(Path(out)) as partial, checkpoint.Reader(folder) as reader:
-        model = Conversion.of_folder(carried).padded_as(reader)
+        model = Conversion.of_folder(carried, info.hf_prefix).padded_as(reader)
         _refuse(check(model.family, model.shape, slots=model.slots(reader)), folder)
         specs = [spec for bound in model.bounds for spec in model.hf_specs(bound, reader, dtype)]
         count = _counter(progress, len(model.bounds))
         hf.write_weights(partial, specs, _tensors(model, reader, dtype, count))
         _carry(carried, partial)
-        _name_dtype(partial / "config.json", hf.dtype_name(specs[0].dtype))
+        _name_dtype(
+            partial / "config.json", hf.dtype_name(hf.main_dtype((s.dtype, s.bytes) for s in specs))
+        )
         with hf.Weights(partial) as weights:
             certificate = _prove(certify("export", model, weights, folder), partial)
     return certificate
+
+
+def _widest(model: Conversion, weights: hf.Weights) -> dict[str, torch.dtype]:
+    """The number format of each Megatron tensor: the widest of all that lie in it."""
+    found: dict[str, torch.dtype] = {}
+    for bound in model.bounds:
+        kinds = [weights.spec(name).dtype for name in bound.hf]
+        if bound.slot.key in found:
+            kinds.append(found[bound.slot.key])
+        found[bound.slot.key] = max(kinds, key=lambda dtype: dtype.itemsize)
+    return found
 
 
 def _chunk(
@@ -129,17 +148,15 @@ def _chunk(
             fix="use the config.json that belongs to the weights",
         )
 
+    index, counts = bound.slot.index, bound.counts(model.shape)
+    size = (*(1 for _ in index), *tail)
+
     def produce() -> torch.Tensor:
         count()
-        tensor = model.pack(bound, [weights.read(name).to(dtype) for name in bound.hf])
-        return tensor[None] if bound.layer is not None else tensor
+        return model.pack(bound, [weights.read(name).to(dtype) for name in bound.hf]).view(size)
 
-    if bound.layer is None:
-        return checkpoint.Chunk(bound.slot.key, (0,) * len(tail), tail, tail, produce)
-    offset = (bound.layer,) + (0,) * len(tail)
-    return checkpoint.Chunk(
-        bound.slot.key, offset, (1, *tail), (model.shape.layers, *tail), produce
-    )
+    offset = index + (0,) * len(tail)
+    return checkpoint.Chunk(bound.slot.key, offset, size, counts + tail, dtype, produce)
 
 
 def _tensors(

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -79,10 +80,6 @@ class Weights:
         tensor: torch.Tensor = self._handle(self._files[name]).get_tensor(name)
         return tensor
 
-    def widest_dtype(self) -> torch.dtype:
-        """Return the number format with the most bytes among the tensors."""
-        return max((self.spec(name).dtype for name in self.names), key=lambda d: d.itemsize)
-
     def close(self) -> None:
         """Close the files."""
         self._handles.clear()
@@ -146,6 +143,14 @@ def dtype_of(name: str) -> torch.dtype:
 def dtype_name(dtype: torch.dtype) -> str:
     """`torch.bfloat16` to `"bfloat16"`."""
     return str(dtype).removeprefix("torch.")
+
+
+def main_dtype(parts: Iterable[tuple[torch.dtype, int]]) -> torch.dtype:
+    """Return the number format that most of a model has; `parts` are formats and amounts."""
+    amounts: Counter[torch.dtype] = Counter()
+    for dtype, amount in parts:
+        amounts[dtype] += amount
+    return amounts.most_common(1)[0][0]
 
 
 def carried_files(folder: Path) -> list[Path]:

@@ -8,8 +8,8 @@ Shapes below: `rows` is a weight's first dimension; trailing dimensions (a bias 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 from megatron_bridge.errors import MappingError
@@ -30,21 +30,23 @@ class ModelShape:
     vocab: int
     padded_vocab: int
     has: frozenset[str] = frozenset()
-    """Optional parts that this model has ("untied", "linear_bias"); rows name what they need."""
-    ffn: int = 0
+    """Optional parts that this model has ("untied", "linear bias"); rows name what they need."""
+    experts: int = 0
+    layer_sets: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    """Layers by kind ("dense", "sparse"); rows name the kind they belong to."""
+    stacked: bool = True
+    """All layers of a tensor under one checkpoint key; False where layers are of several kinds."""
+    sizes: Mapping[str, int] = field(default_factory=dict)
+    """Further dimensions of Megatron tensors by name; see `mapping.sizes_of`."""
 
     def size(self, name: str) -> int:
         """The size of a Megatron tensor's dimension, by the name that rows give it."""
-        heads, groups = self.heads * self.head_dim, self.kv_heads * self.head_dim
-        return {
-            "hidden": self.hidden,
-            "ffn": self.ffn,
-            "gate and up": 2 * self.ffn,
-            "heads": heads,
-            "heads and KV heads": heads + 2 * groups,
-            "head": self.head_dim,
-            "vocabulary": self.padded_vocab,
-        }[name]
+        return self.padded_vocab if name == "vocabulary" else self.sizes[name]
+
+    @property
+    def qkv_rows(self) -> list[int]:
+        """Rows of query, key and value."""
+        return [n * self.head_dim for n in (self.heads, self.kv_heads, self.kv_heads)]
 
 
 class Layout(Protocol):
@@ -113,7 +115,7 @@ class GroupedQKV:
         """q `[heads*d, ...]`, k and v `[kv_heads*d, ...]` to `[(heads+2*kv_heads)*d, ...]`."""
         import torch
 
-        want = [n * shape.head_dim for n in (shape.heads, shape.kv_heads, shape.kv_heads)]
+        want = shape.qkv_rows
         got = [part.shape[0] for part in parts]
         if got != want:
             raise MappingError(
@@ -133,6 +135,55 @@ class GroupedQKV:
         groups = whole.reshape(shape.kv_heads, sum(sizes), *whole.shape[1:])
         parts = torch.split_with_sizes(groups, sizes, dim=1)
         return [part.flatten(0, 1) for part in parts]
+
+
+@dataclass(frozen=True)
+class FusedQKV:
+    """One tensor, all query rows above all key rows above all value rows, made grouped.
+
+    `transposed` is for GPT-2's Conv1D, whose weights (not biases) lie columns first.
+    """
+
+    name: str = "FUSED_QKV"
+    transposed: bool = False
+
+    def pack(self, parts: Sequence[Tensor], shape: ModelShape) -> Tensor:
+        """`[(heads+2*kv_heads)*d, ...]`, or its transpose, to the same grouped by KV head."""
+        import torch
+
+        part = self._turn(parts[0])
+        if part.shape[0] != sum(shape.qkv_rows):
+            raise MappingError(
+                f"{self.name}: the fused tensor does not fit the config",
+                expected=f"{sum(shape.qkv_rows)} rows for query, key and value",
+                got=f"{part.shape[0]} rows",
+            )
+        return GROUPED_QKV.pack(torch.split_with_sizes(part, shape.qkv_rows), shape)
+
+    def unpack(self, whole: Tensor, shape: ModelShape) -> list[Tensor]:
+        """The reverse of `pack`."""
+        import torch
+
+        return [self._turn(torch.cat(GROUPED_QKV.unpack(whole, shape)))]
+
+    def _turn(self, tensor: Tensor) -> Tensor:
+        return tensor.t().contiguous() if self.transposed and tensor.ndim == 2 else tensor
+
+
+@dataclass(frozen=True)
+class Transposed:
+    """A matrix stored columns first, as GPT-2's Conv1D does."""
+
+    name: str = "TRANSPOSED"
+
+    def pack(self, parts: Sequence[Tensor], shape: ModelShape) -> Tensor:
+        """`[in, out]` to `[out, in]`."""
+        (part,) = parts
+        return part.t().contiguous()
+
+    def unpack(self, whole: Tensor, shape: ModelShape) -> list[Tensor]:
+        """`[out, in]` to `[in, out]`."""
+        return [whole.t().contiguous()]
 
 
 @dataclass(frozen=True)
@@ -162,3 +213,5 @@ class Vocab:
 
 
 AS_IS, STACKED, GROUPED_QKV, VOCAB = AsIs(), Stacked(), GroupedQKV(), Vocab()
+FUSED_QKV, FUSED_QKV_T = FusedQKV(), FusedQKV("FUSED_QKV_T", transposed=True)
+TRANSPOSED = Transposed()

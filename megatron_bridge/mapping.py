@@ -10,7 +10,7 @@ import difflib
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from megatron_bridge.errors import ConfigError
@@ -23,55 +23,75 @@ REQUIRED = object()
 
 @dataclass(frozen=True)
 class Slot:
-    """One slice of a Megatron checkpoint tensor: the layer `index` of stacked key `key`.
+    """One slice of a Megatron checkpoint tensor.
 
-    A uniform GPT model stores all layers under one key, `[layers, ...]`; `index` is None for a
+    A uniform GPT model stores all layers of a tensor under one key, `[layers, ...]`, and all
+    experts of a layer within it, `[layers, experts, ...]`. `index` says which; it is empty for a
     tensor that belongs to no layer.
     """
 
     key: str
-    index: int | None = None
+    index: tuple[int, ...] = ()
 
     def __str__(self) -> str:
-        return self.key if self.index is None else f"{self.key}[{self.index}]"
+        return self.key + "".join(f"[{i}]" for i in self.index)
 
 
 @dataclass(frozen=True)
 class Row:
-    """One Megatron tensor and the Hugging Face tensors it is made of."""
+    """One Megatron tensor and the Hugging Face tensors it is made of.
+
+    Names hold `{layer}` and `{expert}` where there is one for each.
+    """
 
     mcore: str
     hf: tuple[str, ...]
     layout: Layout = AS_IS
-    needs: str | None = None
+    sizes: tuple[str, ...] = field(kw_only=True)
+    """The Megatron tensor's dimensions by name (`ModelShape.size`)."""
+    needs: str | None = field(default=None, kw_only=True)
     """The optional part of the model that this row belongs to, or None for every model."""
-    sizes: tuple[str, ...] = ()
-    """The Megatron tensor's dimensions by name (`ModelShape.size`); checked where given."""
+    layers: str | None = field(default=None, kw_only=True)
+    """The kind of layers that have this tensor, or None for all."""
 
     def expand(self, shape: ModelShape) -> Iterator[Bound]:
-        """Yield this row once for each layer, or once."""
+        """Yield this row once for each layer and expert, or once."""
         if self.needs is not None and self.needs not in shape.has:
             return
-        for layer in range(shape.layers) if "{layer}" in self.mcore else (None,):
-            yield Bound(self, layer)
+        layers: Iterable[int | None] = (None,)
+        if "{layer}" in self.mcore:
+            layers = range(shape.layers) if self.layers is None else shape.layer_sets[self.layers]
+        for layer in layers:
+            for expert in range(shape.experts) if "{expert}" in self.mcore else (None,):
+                yield Bound(self, layer, expert, shape.stacked)
 
 
 @dataclass(frozen=True)
 class Bound:
-    """A row at one layer."""
+    """A row at one layer and one expert."""
 
     row: Row
     layer: int | None
+    expert: int | None = None
+    stacked: bool = True
 
     @property
     def hf(self) -> tuple[str, ...]:
         """Names of the Hugging Face tensors."""
-        return tuple(name.format(layer=self.layer) for name in self.row.hf)
+        return tuple(name.format(layer=self.layer, expert=self.expert) for name in self.row.hf)
 
     @property
     def slot(self) -> Slot:
         """Where the tensor lies in the checkpoint."""
-        return Slot(self.row.mcore.replace(".{layer}", ""), self.layer)
+        key, index = self.row.mcore.replace(".{expert}", ""), [self.layer, self.expert]
+        if not self.stacked:
+            key, index = key.replace("{layer}", str(self.layer)), [self.expert]
+        return Slot(key.replace(".{layer}", ""), tuple(i for i in index if i is not None))
+
+    def counts(self, shape: ModelShape) -> tuple[int, ...]:
+        """How many slices the checkpoint tensor has along each axis of the slot's index."""
+        axes = [(self.layer, shape.layers if self.stacked else None), (self.expert, shape.experts)]
+        return tuple(n for i, n in axes if i is not None and n is not None)
 
 
 @dataclass(frozen=True)
@@ -82,12 +102,14 @@ class Field:
     hf: str
     default: Any = REQUIRED
     """The value when `config.json` has none; a callable computes it from the config."""
+    other: str = ""
+    """Another name that some versions of transformers write."""
 
     def read(self, config: Mapping[str, Any]) -> Any:
         """Return the field's value, or raise `ConfigError` when it is missing."""
-        value = config.get(self.hf)
-        if value is not None:
-            return value
+        for name in (self.hf, self.other):
+            if config.get(name) is not None:
+                return config[name]
         if self.default is REQUIRED:
             raise ConfigError(
                 f"config.json has no {self.hf}",
@@ -98,7 +120,8 @@ class Field:
         return self.default(config) if callable(self.default) else self.default
 
 
-Rope = Callable[[Mapping[str, Any]], dict[str, Any]]
+Config = Mapping[str, Any]
+"""The contents of `config.json`."""
 
 
 @dataclass(frozen=True)
@@ -108,49 +131,59 @@ class Family:
     model_type: str
     rows: tuple[Row, ...]
     fields: tuple[Field, ...]
-    rope: Rope
+    toy: Config
+    """The `config.json` of a small model with awkward shapes, for tests."""
+    computed: tuple[Callable[[Config], dict[str, Any]], ...] = ()
+    """Megatron fields and `Options` that take more than one entry of `config.json`."""
     fixed: Mapping[str, Any] = field(default_factory=dict)
-    """Megatron fields that the family implies."""
+    """Megatron fields and `Options` that the family implies."""
     only: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
-    """Switches of `config.json` and the values that can be carried over; others are refused."""
-    parts: Mapping[str, Callable[[Mapping[str, Any]], bool]] = field(default_factory=dict)
+    """Switches of `config.json` and the values that can be carried over; others are refused. The
+    first value is the default."""
+    parts: Mapping[str, Callable[[Config], bool]] = field(default_factory=dict)
     """Optional parts by name, with the test on `config.json` that says whether they are there."""
+    layer_sets: Callable[[Config], Mapping[str, Iterable[int]]] = lambda config: {}
+    """Layers by kind, for rows that belong to some layers only."""
     buffers: tuple[str, ...] = ()
     """Regular expressions of Hugging Face tensors that hold no weights and may be left out."""
     tied: tuple[str, str] = ("lm_head.weight", "model.embed_tokens.weight")
     """Output and input embedding; a tied model's file may hold the first as a copy."""
+    prefix: str = ""
+    """What some files leave off in front of every name; they get it back as they had it."""
+    vocab: str = "vocab_size"
+    """The entry of `config.json` with the number of tokens."""
 
-    def megatron_config(self, config: Mapping[str, Any]) -> dict[str, Any]:
-        """Return flat JSON-able fields of Megatron's `TransformerConfig` and `GPTModel`.
+    def megatron_config(self, config: Config) -> dict[str, Any]:
+        """Return flat JSON-able fields: Megatron's `TransformerConfig`, `GPTModel`, `Options`.
 
         Raises:
             ConfigError: a field is missing or a switch has a value that cannot be carried over.
         """
         for key, allowed in self.only.items():
-            if config.get(key, allowed[0]) not in allowed:
+            value = config.get(key, allowed[0])
+            if value not in allowed:
                 raise ConfigError(
                     f"{self.model_type}: {key} cannot be carried over to Megatron",
                     where=f"config.json, {key}",
                     expected=" or ".join(map(repr, allowed)),
-                    got=repr(config[key]),
+                    got=repr(value),
                     fix="convert a model without this switch",
                 )
-        return {
-            **self.fixed,
-            **{f.megatron: f.read(config) for f in self.fields},
-            **self.rope(config),
-        }
+        fields = {**self.fixed, **{f.megatron: f.read(config) for f in self.fields}}
+        for compute in self.computed:
+            fields |= compute(config)
+        return fields
 
-    def shape(self, config: Mapping[str, Any]) -> ModelShape:
+    def shape(self, config: Config) -> ModelShape:
         """Return the sizes that packing needs."""
         fields = self.megatron_config(config)
-        vocab = int(config["vocab_size"]) if "vocab_size" in config else 0
+        vocab = int(config[self.vocab]) if self.vocab in config else 0
         if vocab < 1:
             raise ConfigError(
-                "config.json has no vocab_size",
+                f"config.json has no {self.vocab}",
                 where="config.json",
                 expected="a positive number",
-                got=config.get("vocab_size", "none"),
+                got=config.get(self.vocab, "none"),
                 fix="use the config.json that belongs to the weights",
             )
         return ModelShape(
@@ -162,7 +195,11 @@ class Family:
             vocab=vocab,
             padded_vocab=padded_vocab_size(vocab),
             has=frozenset(name for name, test in self.parts.items() if test(config)),
-            ffn=fields["ffn_hidden_size"],
+            experts=fields.get("num_moe_experts") or 0,
+            layer_sets={k: tuple(sorted(v)) for k, v in self.layer_sets(config).items()},
+            # Megatron names layers one by one as soon as `moe_layer_freq` is a list.
+            stacked=not isinstance(fields.get("moe_layer_freq"), list),
+            sizes=sizes_of(fields),
         )
 
     def expand(self, shape: ModelShape) -> list[Bound]:
@@ -172,6 +209,51 @@ class Family:
     def is_buffer(self, name: str) -> bool:
         """True for a tensor of the Hugging Face file that holds no weights."""
         return any(re.fullmatch(pattern, name) for pattern in self.buffers)
+
+    def without_prefix(self) -> Family:
+        """Return the family with the names of a file that leaves `prefix` off."""
+
+        def cut(name: str) -> str:
+            return name.removeprefix(self.prefix)
+
+        rows = tuple(replace(row, hf=tuple(map(cut, row.hf))) for row in self.rows)
+        # A buffer's pattern begins with the prefix, its dots escaped.
+        buffers = tuple(b.removeprefix(re.escape(self.prefix)) for b in self.buffers)
+        tied = (cut(self.tied[0]), cut(self.tied[1]))
+        return replace(self, rows=rows, buffers=buffers, tied=tied)
+
+
+def sizes_of(fields: Mapping[str, Any]) -> dict[str, int]:
+    """Dimensions of Megatron tensors by the names that rows give them, from Megatron's fields."""
+    head_dim = fields["kv_channels"]
+    heads, groups = fields["num_attention_heads"], fields["num_query_groups"]
+    known = {
+        "hidden": fields["hidden_size"],
+        "ffn": fields["ffn_hidden_size"],
+        "gate and up": 2 * fields["ffn_hidden_size"],
+        "head": head_dim,
+        "heads": heads * head_dim,
+        "heads and KV heads": (heads + 2 * groups) * head_dim,
+        "positions": fields["max_sequence_length"],
+        "one": 1,
+    }
+    if experts := fields.get("num_moe_experts"):
+        ffn = fields["moe_ffn_hidden_size"]
+        shared = fields.get("moe_shared_expert_intermediate_size") or 0
+        known |= {"experts": experts, "expert ffn": ffn, "expert gate and up": 2 * ffn}
+        known |= {"shared ffn": shared, "shared gate and up": 2 * shared}
+    if fields.get("multi_latent_attention"):
+        latent, rotary = fields["kv_lora_rank"], fields["qk_pos_emb_head_dim"]
+        query = fields["qk_head_dim"]
+        known |= {
+            "query latent": fields["q_lora_rank"] or 0,
+            "queries": heads * (query + rotary),
+            "KV latent": latent,
+            "KV latent and rotary": latent + rotary,
+            "keys and values": heads * (query + fields["v_head_dim"]),
+            "values": heads * fields["v_head_dim"],
+        }
+    return known
 
 
 def padded_vocab_size(vocab: int, divisor: int = VOCAB_DIVISOR) -> int:

@@ -8,6 +8,7 @@ the right thing is another question; logits against Hugging Face answer it.
 from __future__ import annotations
 
 import hashlib
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -30,16 +31,30 @@ class Conversion:
     """A model's family, sizes and expanded rows: what both directions and the proof share."""
 
     family: Family
+    config: dict[str, Any]
     shape: ModelShape
     bounds: tuple[Bound, ...]
+    hf_prefix: bool = True
+    """False where the Hugging Face file leaves the family's prefix off its names."""
 
     @classmethod
-    def of_folder(cls, folder: Path) -> Conversion:
+    def of_folder(cls, folder: Path, hf_prefix: bool = True) -> Conversion:
         """Read the `config.json` of a Hugging Face folder."""
         config = families.read_config(folder)
         family = families.get(config.get("model_type"))
         shape = family.shape(config)
-        return cls(family, shape, tuple(family.expand(shape)))
+        if not hf_prefix:
+            family = family.without_prefix()
+        return cls(family, config, shape, tuple(family.expand(shape)), hf_prefix)
+
+    @classmethod
+    def of_weights(cls, weights: hf.Weights) -> Conversion:
+        """Read the `config.json` beside weights, and see how they name their tensors."""
+        model = cls.of_folder(weights.folder)
+        prefix = model.family.prefix
+        if prefix and not any(name.startswith(prefix) for name in weights.names):
+            return cls.of_folder(weights.folder, hf_prefix=False)
+        return model
 
     def padded_as(self, reader: checkpoint.Reader) -> Conversion:
         """Take the padded vocabulary from a checkpoint; it may differ with tensor parallelism."""
@@ -75,7 +90,7 @@ class Conversion:
         import torch
 
         size, stored = reader.shapes()[bound.slot.key]
-        tail = size if bound.slot.index is None else size[1:]
+        tail = size[len(bound.slot.index) :]
         parts = self.unpack(bound, torch.empty(tail, dtype=stored, device="meta"))
         target = hf.dtype_of(dtype) if dtype else stored
         return [
@@ -90,16 +105,13 @@ class Conversion:
 
     def slots(self, reader: checkpoint.Reader) -> list[Slot]:
         """The checkpoint's model tensors, one entry a layer."""
-        stacked = {bound.slot.key for bound in self.bounds if bound.layer is not None}
-        slots = []
-        for key, (size, _) in reader.shapes().items():
-            if not checkpoint.is_model_key(key):
-                continue
-            if key in stacked:
-                slots += [Slot(key, layer) for layer in range(size[0])]
-            else:
-                slots.append(Slot(key))
-        return slots
+        axes = {bound.slot.key: len(bound.slot.index) for bound in self.bounds}
+        return [
+            Slot(key, index)
+            for key, (size, _) in reader.shapes().items()
+            if checkpoint.is_model_key(key)
+            for index in itertools.product(*map(range, size[: axes.get(key, 0)]))
+        ]
 
     def _tied_copy(self, weights: hf.Weights) -> str | None:
         copy, original = self.family.tied
@@ -127,7 +139,7 @@ def verify(hf_dir: Path | str, folder: Path | str) -> dict[str, Any]:
     hf_dir, folder = Path(hf_dir), Path(folder)
     checkpoint.read_info(folder)
     with hf.Weights(hf_dir) as weights:
-        return certify("verify", Conversion.of_folder(hf_dir), weights, folder)
+        return certify("verify", Conversion.of_weights(weights), weights, folder)
 
 
 def certify(kind: str, model: Conversion, weights: hf.Weights, folder: Path) -> dict[str, Any]:

@@ -8,12 +8,14 @@ from pathlib import Path
 from typing import Any
 
 from megatron_bridge.errors import ConfigError, InputError
-from megatron_bridge.families.llama import LLAMA
+from megatron_bridge.families.llama import INTERNLM, LLAMA, MISTRAL
+from megatron_bridge.families.moe import MIXTRAL, QWEN2_MOE, QWEN3_MOE
 from megatron_bridge.families.qwen2 import QWEN2
 from megatron_bridge.families.qwen3 import QWEN3
 from megatron_bridge.mapping import Family
 
-FAMILIES = {family.model_type: family for family in (LLAMA, QWEN2, QWEN3)}
+_ALL = (LLAMA, INTERNLM, MISTRAL, QWEN2, QWEN3, MIXTRAL, QWEN2_MOE, QWEN3_MOE)
+FAMILIES = {family.model_type: family for family in _ALL}
 
 
 def get(model_type: str | None) -> Family:

@@ -1,19 +1,23 @@
 """Qwen3, dense: Llama's network with a norm on each head's query and key."""
 
-from megatron_bridge.families import rows
+from megatron_bridge.families import rotary, rows
+from megatron_bridge.families.toy import TOY
 from megatron_bridge.mapping import Family
 
 QWEN3 = Family(
     "qwen3",
-    rows=rows.EMBEDDINGS + rows.GQA_ATTENTION + rows.QK_NORM + rows.SWIGLU,
+    rows=(
+        *rows.embeddings(),
+        *rows.PRE_NORMS,
+        *rows.attention(),
+        *rows.QK_NORM,
+        *rows.swiglu(),
+    ),
     fields=rows.DECODER_FIELDS,
-    rope=rows.rope,
-    fixed={**rows.SWIGLU_DECODER, "qk_layernorm": True},
-    only={
-        "hidden_act": ("silu",),
-        "attention_bias": (False,),
-        "use_sliding_window": (False,),
-    },
-    parts=rows.UNTIED,
+    computed=(rotary.rope, rows.switched_window),
+    fixed={**rows.SWIGLU, "qk_layernorm": True},
+    only={"hidden_act": ("silu",), "attention_bias": (False,)},
+    parts=rows.untied(),
     buffers=rows.ROTARY_BUFFERS,
+    toy={"model_type": "qwen3", **TOY},
 )

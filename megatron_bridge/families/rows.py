@@ -2,146 +2,237 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from megatron_bridge.errors import ConfigError
-from megatron_bridge.layouts import GROUPED_QKV, STACKED, VOCAB
-from megatron_bridge.mapping import Field, Row
+from megatron_bridge.layouts import AS_IS, GROUPED_QKV, STACKED, TRANSPOSED, VOCAB, Layout
+from megatron_bridge.mapping import Config, Field, Row
 
-M, H = "decoder.layers.{layer}.", "model.layers.{layer}."
+M = "decoder.layers.{layer}."
+EXPERT = M + "mlp.experts.experts.{expert}."
+ATTENTION_NORM = M + "self_attention.linear_qkv.layer_norm_"
+MLP_NORM = M + "mlp.linear_fc1.layer_norm_"
+EXPERTS_NORM = M + "pre_mlp_layernorm."
+FINAL_NORM = "decoder.final_layernorm."
+QKV = M + "self_attention.linear_qkv"
+PROJ = M + "self_attention.linear_proj"
+FC1, FC2 = M + "mlp.linear_fc1", M + "mlp.linear_fc2"
 
-EMBEDDINGS = (
-    Row(
-        "embedding.word_embeddings.weight",
-        ("model.embed_tokens.weight",),
-        VOCAB,
-        sizes=("vocabulary", "hidden"),
-    ),
-    Row("decoder.final_layernorm.weight", ("model.norm.weight",), sizes=("hidden",)),
-    Row(
-        "output_layer.weight",
-        ("lm_head.weight",),
-        VOCAB,
-        needs="untied",
-        sizes=("vocabulary", "hidden"),
-    ),
-)
+QKV_SIZES, PROJ_SIZES = ("heads and KV heads", "hidden"), ("hidden", "heads")
+FC1_SIZES, GATED_SIZES, FC2_SIZES = ("ffn", "hidden"), ("gate and up", "hidden"), ("hidden", "ffn")
 
-GQA_ATTENTION = (
-    Row(
-        M + "self_attention.linear_qkv.layer_norm_weight",
-        (H + "input_layernorm.weight",),
-        sizes=("hidden",),
-    ),
-    Row(
-        M + "self_attention.linear_qkv.weight",
-        tuple(H + f"self_attn.{x}_proj.weight" for x in "qkv"),
-        GROUPED_QKV,
-        sizes=("heads and KV heads", "hidden"),
-    ),
-    Row(
-        M + "self_attention.linear_proj.weight",
-        (H + "self_attn.o_proj.weight",),
-        sizes=("hidden", "heads"),
-    ),
-)
+H = "model.layers.{layer}."
+"""Where most families keep a layer's tensors."""
 
-QKV_BIAS = (
-    Row(
-        M + "self_attention.linear_qkv.bias",
-        tuple(H + f"self_attn.{x}_proj.bias" for x in "qkv"),
-        GROUPED_QKV,
-        sizes=("heads and KV heads",),
-    ),
-)
+
+def norm(
+    mcore: str,
+    hf: str,
+    *,
+    bias: bool = False,
+    size: str = "hidden",
+    layers: str | None = None,
+    needs: str | None = None,
+) -> tuple[Row, ...]:
+    """Rows of a norm: weight, and bias on demand. `mcore` ends before "weight"."""
+    kinds = ("weight", "bias") if bias else ("weight",)
+    return tuple(
+        Row(mcore + kind, (f"{hf}.{kind}",), sizes=(size,), layers=layers, needs=needs)
+        for kind in kinds
+    )
+
+
+def linear(
+    mcore: str,
+    hf: str | Iterable[str],
+    layout: Layout = AS_IS,
+    *,
+    sizes: tuple[str, str],
+    bias: bool | str = False,
+    layers: str | None = None,
+    needs: str | None = None,
+) -> tuple[Row, ...]:
+    """Rows of a linear layer: weight, and bias always (True) or with a part of that name."""
+    names = (hf,) if isinstance(hf, str) else tuple(hf)
+    weights = tuple(f"{name}.weight" for name in names)
+    rows: tuple[Row, ...] = (
+        Row(f"{mcore}.weight", weights, layout, sizes=sizes, layers=layers, needs=needs),
+    )
+    if bias:
+        biases = tuple(f"{name}.bias" for name in names)
+        part = bias if isinstance(bias, str) else needs
+        flat = AS_IS if layout is TRANSPOSED else layout
+        rows += (Row(f"{mcore}.bias", biases, flat, sizes=sizes[:1], layers=layers, needs=part),)
+    return rows
+
+
+def embeddings(
+    words: str = "model.embed_tokens", final: str = "model.norm", output: str = "lm_head",
+    *, bias: bool = False,
+) -> tuple[Row, ...]:  # fmt: skip
+    """Rows of word embeddings, final norm and, where it is not tied, the output layer."""
+    vocabulary = ("vocabulary", "hidden")
+    return (
+        *linear("embedding.word_embeddings", words, VOCAB, sizes=vocabulary),
+        *norm(FINAL_NORM, final, bias=bias),
+        *linear("output_layer", output, VOCAB, sizes=vocabulary, needs="untied"),
+    )
+
+
+def attention(
+    *, qkv_bias: bool | str = False, output_bias: bool | str = False, output: str = "o_proj"
+) -> tuple[Row, ...]:
+    """Rows of query, key, value and output, in most families' names."""
+    qkv = [H + f"self_attn.{x}_proj" for x in "qkv"]
+    return (
+        *linear(QKV, qkv, GROUPED_QKV, sizes=QKV_SIZES, bias=qkv_bias),
+        *linear(PROJ, H + f"self_attn.{output}", sizes=PROJ_SIZES, bias=output_bias),
+    )
+
+
+def swiglu(*, bias: bool | str = False, layers: str | None = None) -> tuple[Row, ...]:
+    """Rows of a gated MLP in most families' names."""
+    both = (H + "mlp.gate_proj", H + "mlp.up_proj")
+    return (
+        *linear(FC1, both, STACKED, sizes=GATED_SIZES, bias=bias, layers=layers),
+        *linear(FC2, H + "mlp.down_proj", sizes=FC2_SIZES, bias=bias, layers=layers),
+    )
+
+
+def experts(
+    router: str = H + "mlp.gate",
+    expert: str = H + "mlp.experts.{expert}.",
+    names: tuple[str, str, str] = ("gate_proj", "up_proj", "down_proj"),
+    *,
+    layers: str | None = None,
+) -> tuple[Row, ...]:
+    """Rows of a router and its experts; `names` are gate, up and down."""
+    gate, up, down = (expert + name for name in names)
+    wide, narrow = ("expert gate and up", "hidden"), ("hidden", "expert ffn")
+    return (
+        *linear(M + "mlp.router", router, sizes=("experts", "hidden"), layers=layers),
+        *linear(EXPERT + "linear_fc1", (gate, up), STACKED, sizes=wide, layers=layers),
+        *linear(EXPERT + "linear_fc2", down, sizes=narrow, layers=layers),
+    )
+
+
+def shared_experts(
+    hf: str, *, gate: str | None = None, layers: str | None = None
+) -> tuple[Row, ...]:
+    """Rows of the experts that every token passes, and of their gate where there is one."""
+    both, mcore = (f"{hf}.gate_proj", f"{hf}.up_proj"), M + "mlp.shared_experts."
+    wide, narrow = ("shared gate and up", "hidden"), ("hidden", "shared ffn")
+    rows: tuple[Row, ...] = (
+        *linear(mcore + "linear_fc1", both, STACKED, sizes=wide, layers=layers),
+        *linear(mcore + "linear_fc2", f"{hf}.down_proj", sizes=narrow, layers=layers),
+    )
+    if gate:
+        one = (f"{gate}.weight",)
+        rows += (Row(mcore + "gate_weight", one, sizes=("one", "hidden"), layers=layers),)
+    return rows
+
 
 QK_NORM = tuple(
-    Row(
-        M + f"self_attention.{x}_layernorm.weight",
-        (H + f"self_attn.{x}_norm.weight",),
-        sizes=("head",),
-    )
+    row
     for x in "qk"
+    for row in norm(M + f"self_attention.{x}_layernorm.", H + f"self_attn.{x}_norm", size="head")
 )
 
-SWIGLU = (
-    Row(
-        M + "mlp.linear_fc1.layer_norm_weight",
-        (H + "post_attention_layernorm.weight",),
-        sizes=("hidden",),
-    ),
-    Row(
-        M + "mlp.linear_fc1.weight",
-        (H + "mlp.gate_proj.weight", H + "mlp.up_proj.weight"),
-        STACKED,
-        sizes=("gate and up", "hidden"),
-    ),
-    Row(
-        M + "mlp.linear_fc2.weight",
-        (H + "mlp.down_proj.weight",),
-        sizes=("hidden", "ffn"),
-    ),
+PRE_NORMS = (
+    *norm(ATTENTION_NORM, H + "input_layernorm"),
+    *norm(MLP_NORM, H + "post_attention_layernorm"),
 )
+"""The two norms of a dense layer, in most families' names."""
 
-DECODER_FIELDS = (
+SIZE_FIELDS = (
     Field("num_layers", "num_hidden_layers"),
     Field("hidden_size", "hidden_size"),
     Field("ffn_hidden_size", "intermediate_size"),
     Field("num_attention_heads", "num_attention_heads"),
     Field("num_query_groups", "num_key_value_heads", lambda c: c["num_attention_heads"]),
     Field("kv_channels", "head_dim", lambda c: c["hidden_size"] // c["num_attention_heads"]),
-    Field("layernorm_epsilon", "rms_norm_eps", 1e-6),
     Field("max_sequence_length", "max_position_embeddings"),
+)
+
+DECODER_FIELDS = (
+    *SIZE_FIELDS,
+    Field("layernorm_epsilon", "rms_norm_eps", 1e-6),
     Field("share_embeddings_and_output_weights", "tie_word_embeddings", False),
 )
 
-SWIGLU_DECODER: Mapping[str, Any] = {
+SWIGLU: Mapping[str, Any] = {
     "normalization": "RMSNorm",
     "gated_linear_unit": True,
     "activation_func": "silu",
     "add_bias_linear": False,
-    "position_embedding_type": "rope",
-    "rotary_percent": 1.0,
 }
 
-UNTIED = {"untied": lambda config: not config.get("tie_word_embeddings", False)}
+GPT: Mapping[str, Any] = {
+    "normalization": "LayerNorm",
+    "gated_linear_unit": False,
+    "add_bias_linear": True,
+}
+
+ACTIVATIONS = {
+    "silu": "silu",
+    "relu": "relu",
+    "gelu": "gelu",
+    "gelu_new": "gelu_tanh",
+    "gelu_fast": "gelu_tanh",
+    "gelu_pytorch_tanh": "gelu_tanh",
+}
+"""Hugging Face's names of activations, and what they compute."""
 
 ROTARY_BUFFERS = (r"model\.layers\.\d+\.self_attn\.rotary_emb\.inv_freq",)
 
 
-def rope(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return rotary base and scaling; reads both spellings of `config.json`.
+def untied(default: bool = False) -> dict[str, Callable[[Config], bool]]:
+    """The part "untied"; `default` is the family's `tie_word_embeddings`."""
+    return {"untied": lambda config: not config.get("tie_word_embeddings", default)}
 
-    transformers 5 writes `rope_parameters`; before, `rope_theta` and `rope_scaling`.
 
-    Raises:
-        ConfigError: a kind of rotary scaling that is not supported.
+def activation(key: str, default: str) -> Callable[[Config], dict[str, Any]]:
+    """Read the activation from entry `key`."""
+
+    def compute(config: Config) -> dict[str, Any]:
+        name = config.get(key) or default
+        if name not in ACTIVATIONS:
+            raise ConfigError(
+                "This activation is not supported",
+                where=f"config.json, {key}",
+                expected=" or ".join(map(repr, ACTIVATIONS)),
+                got=repr(name),
+                fix="convert a model with one of these",
+            )
+        return {"activation_func": ACTIVATIONS[name]}
+
+    return compute
+
+
+def window(config: Config) -> dict[str, Any]:
+    """Read a sliding window, and which layers have it.
+
+    transformers keeps `i - j < sliding_window`, Megatron `i - j <= window_size[0]`.
     """
-    scaling = dict(config.get("rope_parameters") or config.get("rope_scaling") or {})
-    base = scaling.pop("rope_theta", None) or config.get("rope_theta") or 10000.0
-    kind = scaling.get("rope_type") or scaling.pop("type", None) or "default"
-    if kind == "default":
-        return {"rotary_base": base, "rope_scaling": None}
-    if kind != "llama3":
-        raise ConfigError(
-            "This rotary scaling is not supported",
-            where="config.json, rope_parameters",
-            expected="'default' or 'llama3'",
-            got=repr(kind),
-            fix="convert a model with one of these",
-        )
-    keys = ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings")
-    missing = [key for key in keys if key not in scaling]
-    if missing:
-        raise ConfigError(
-            "The llama3 rotary scaling is incomplete",
-            where="config.json, rope_parameters",
-            expected=", ".join(keys),
-            got=f"no {', '.join(missing)}",
-            fix="use the config.json that belongs to the weights",
-        )
-    return {
-        "rotary_base": base,
-        "rope_scaling": {"rope_type": kind} | {key: scaling[key] for key in keys},
-    }
+    size = config.get("sliding_window")
+    if not size:
+        return {}
+    kinds = config.get("layer_types")
+    fields: dict[str, Any] = {"window_size": [size - 1, 0]}
+    if kinds and set(kinds) != {"sliding_attention"}:
+        fields["window_attn_skip_freq"] = [int(kind == "sliding_attention") for kind in kinds]
+    return fields
+
+
+def switched_window(config: Config) -> dict[str, Any]:
+    """Read the window of Qwen's families, which a switch turns on for the upper layers."""
+    if not config.get("use_sliding_window"):
+        return {}
+    layers, full = config["num_hidden_layers"], config.get("max_window_layers", 28)
+    kinds = config.get("layer_types") or [
+        "sliding_attention" if layer >= full else "full_attention" for layer in range(layers)
+    ]
+    if "sliding_attention" not in kinds:
+        return {}
+    return window({"sliding_window": 4096, **config, "layer_types": kinds})

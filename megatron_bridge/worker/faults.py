@@ -13,6 +13,7 @@ def repair() -> None:
     """Install the repairs; call once in each rank."""
     _resume_torch_adamw()
     _save_without_a_manager()
+    _build_latent_attention()
 
 
 def _resume_torch_adamw() -> None:
@@ -48,3 +49,15 @@ def _save_without_a_manager() -> None:
 
     internals: Any = filesystem_async
     internals._results_queue = queue.Queue()
+
+
+def _build_latent_attention() -> None:
+    """Let latent attention be built where Transformer Engine is missing.
+
+    0.16.1 takes the engine for present when its stand-ins import, and asks `isinstance` of one.
+    """
+    from megatron.core.transformer import multi_latent_attention
+
+    internals: Any = multi_latent_attention
+    if not isinstance(getattr(internals, "TELinear", None), type):
+        internals.HAVE_TE = False

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
-import importlib.util
 import math
 from collections.abc import Mapping
 from typing import Any
@@ -12,15 +11,28 @@ from typing import Any
 import torch
 from megatron.core import parallel_state
 from megatron.core.models.gpt import GPTModel
-from megatron.core.transformer import TransformerConfig
 from torch import nn
 
+from megatron_bridge import options
 from megatron_bridge.config import ParallelConfig
 from megatron_bridge.errors import ConfigError
 from megatron_bridge.mapping import padded_vocab_size
+from megatron_bridge.worker import hooks, rope, specs
+from megatron_bridge.worker.modules import OurConfig, OurMLAConfig
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
-ACTIVATIONS = {"silu": nn.functional.silu, "gelu": nn.functional.gelu}
+
+
+def _gelu_tanh(x: torch.Tensor) -> torch.Tensor:
+    return nn.functional.gelu(x, approximate="tanh")
+
+
+ACTIVATIONS = {
+    "silu": nn.functional.silu,
+    "relu": nn.functional.relu,
+    "gelu": nn.functional.gelu,
+    "gelu_tanh": _gelu_tanh,
+}
 MODEL_FIELDS = (
     "max_sequence_length",
     "position_embedding_type",
@@ -52,53 +64,38 @@ def build(
     Raises:
         ConfigError: an extra is unknown to the installed Megatron-Core or set elsewhere.
     """
-    config = _transformer_config(fields, parallel, dtype, extras or {})
+    config = transformer_config(fields, parallel, dtype, extras or {})
     # 0.19 marks GPTModel deprecated in favour of HybridModel; this is the only construction.
     model = GPTModel(
         config,
-        _layer_spec(config),
+        specs.block(config),
         vocab_size=padded_vocab_size(vocab_size, 128 * parallel.tensor_parallel),
         pre_process=parallel_state.is_pipeline_first_stage(),
         post_process=parallel_state.is_pipeline_last_stage(),
         parallel_output=True,
         **{name: fields[name] for name in MODEL_FIELDS if name in fields},
     )
-    if fields.get("rope_scaling"):
+    if config.ours.rope_scaling:
         rotary: Any = model.rotary_pos_emb
-        rotary.inv_freq = llama3_inverse_frequencies(rotary.inv_freq, **fields["rope_scaling"])
-    if parallel_state.is_pipeline_last_stage():
-        _hide_padding(model, vocab_size)
+        rope.install(rotary, fields["rotary_base"], config.ours.rope_scaling)
+    hooks.install(model, config.ours, vocab_size)
+    split = parallel.tensor_parallel > 1
+    if config.multi_latent_attention and split and not specs.uses_transformer_engine(config):
+        hooks.sum_rotary_key_gradients(model)
     return model.to(torch.cuda.current_device()) if torch.cuda.is_available() else model
 
 
-def llama3_inverse_frequencies(
-    inverse: torch.Tensor,
-    *,
-    factor: float,
-    low_freq_factor: float,
-    high_freq_factor: float,
-    original_max_position_embeddings: int,
-    rope_type: str = "llama3",
-) -> torch.Tensor:
-    """Return rotary inverse frequencies stretched as Llama 3.1 does.
-
-    Megatron's own version has all constants but `factor` fixed. Source: transformers,
-    `modeling_rope_utils._compute_llama3_parameters`.
-    """
-    wavelength = 2 * math.pi / inverse
-    ratio = original_max_position_embeddings / wavelength
-    smooth = (ratio - low_freq_factor) / (high_freq_factor - low_freq_factor)
-    between = (1 - smooth) * inverse / factor + smooth * inverse
-    stretched = torch.where(ratio < low_freq_factor, inverse / factor, between)
-    return torch.where(ratio > high_freq_factor, inverse, stretched)
-
-
-def _transformer_config(
+def transformer_config(
     fields: Mapping[str, Any], parallel: ParallelConfig, dtype: str, extras: Mapping[str, Any]
-) -> TransformerConfig:
-    known = {field.name for field in dataclasses.fields(TransformerConfig) if field.init}
+) -> Any:
+    """Return Megatron's config with our options in it; arguments as for `build`."""
+    kind = OurMLAConfig if fields.get("multi_latent_attention") else OurConfig
+    known = {field.name for field in dataclasses.fields(kind) if field.init} - {"ours"}
+    _check_fields(fields, known)
     ours = {name: value for name, value in fields.items() if name in known}
     ours["activation_func"] = ACTIVATIONS[fields["activation_func"]]
+    if window := fields.get("window_size"):
+        ours["window_size"] = tuple(window)
     ours |= {
         "tensor_model_parallel_size": parallel.tensor_parallel,
         "pipeline_model_parallel_size": parallel.pipeline_parallel,
@@ -119,13 +116,50 @@ def _transformer_config(
         # It needs Apex.
         "gradient_accumulation_fusion": False,
     }
-    defaults = {"hidden_dropout": 0.0, "attention_dropout": 0.0}
-    if not torch.cuda.is_available():
+    gpu = torch.cuda.is_available()
+    defaults: dict[str, Any] = {"hidden_dropout": 0.0, "attention_dropout": 0.0}
+    if fields.get("num_moe_experts"):
+        defaults |= {
+            # gloo has no all-to-all of uneven parts.
+            "moe_token_dispatcher_type": "alltoall" if gpu else "allgather",
+            # The loss is the language model's alone unless the user asks for balancing.
+            "moe_router_load_balancing_type": "none",
+            "moe_router_dtype": "fp32",
+            "moe_grouped_gemm": gpu,
+        }
+    if not gpu:
         ours["use_cpu_initialization"] = True
         fusions = ("bias_dropout_fusion", "bias_activation_fusion", "masked_softmax_fusion")
         ours |= dict.fromkeys((*fusions, "apply_rope_fusion", "persist_layer_norm"), False)
     _check_extras(extras, known, {*ours, *MODEL_FIELDS})
-    return TransformerConfig(**{**defaults, **ours, **extras})
+    chosen = {name: fields[name] for name in options.NAMES if name in fields}
+    config: Any = kind(**{**defaults, **ours, **extras}, ours=options.Options(**chosen))
+    _scale_rotary_attention(config)
+    return config
+
+
+def _scale_rotary_attention(config: Any) -> None:
+    """Hand Megatron the factor on cosine and sine that some rotary scalings have.
+
+    Its attention reads three attributes that its config does not declare, and computes from them
+    `0.1 ln(factor) + 1`.
+    """
+    factor = (config.ours.rope_scaling or {}).get("attention_factor", 1.0)
+    if factor != 1.0:
+        config.yarn_rotary_scaling_factor = math.exp(10 * (factor - 1))
+        config.yarn_mscale, config.yarn_mscale_all_dim = 1.0, 0.0
+
+
+def _check_fields(fields: Mapping[str, Any], known: set[str]) -> None:
+    unknown = sorted(set(fields) - known - set(MODEL_FIELDS) - options.NAMES)
+    if unknown:
+        raise ConfigError(
+            "The installed Megatron-Core lacks a field that this family needs",
+            where=", ".join(unknown),
+            expected="a field of TransformerConfig or GPTModel",
+            got="no such field",
+            fix="install a version of megatron-core that this package supports",
+        )
 
 
 def _check_extras(extras: Mapping[str, Any], known: set[str], taken: set[str]) -> None:
@@ -147,45 +181,3 @@ def _check_extras(extras: Mapping[str, Any], known: set[str], taken: set[str]) -
                 got=name,
                 fix=f"the nearest name is {near[0]}" if near else "remove it",
             )
-
-
-def _layer_spec(config: TransformerConfig) -> Any:
-    from megatron.core.models.gpt import gpt_layer_specs
-    from megatron.core.transformer.identity_op import IdentityOp
-    from megatron.core.transformer.transformer_block import (
-        TransformerBlockSubmodules,
-        get_num_layers_to_build,
-    )
-
-    from megatron_bridge.worker.modules import Norm
-
-    if torch.cuda.is_available() and importlib.util.find_spec("transformer_engine"):
-        return gpt_layer_specs.get_gpt_layer_with_transformer_engine_spec(
-            qk_layernorm=config.qk_layernorm
-        )
-    spec = gpt_layer_specs.get_gpt_layer_local_spec(
-        normalization=config.normalization, qk_layernorm=config.qk_layernorm
-    )
-    layer: Any = spec.submodules
-    layer.input_layernorm = layer.pre_mlp_layernorm = Norm
-    attention = layer.self_attention.submodules
-    for name in ("q_layernorm", "k_layernorm"):
-        if getattr(attention, name) is not IdentityOp:
-            setattr(attention, name, Norm)
-    # A list of layer specs holds this stage's own layers only.
-    return TransformerBlockSubmodules(
-        layer_specs=[spec] * get_num_layers_to_build(config), layer_norm=Norm
-    )
-
-
-def _hide_padding(model: GPTModel, vocab_size: int) -> None:
-    def hook(module: Any, inputs: Any, outputs: tuple[torch.Tensor, Any]) -> Any:
-        logits, bias = outputs
-        columns = logits.shape[-1]
-        first = parallel_state.get_tensor_model_parallel_rank() * columns
-        if first + columns <= vocab_size:
-            return outputs
-        padding = torch.arange(columns, device=logits.device) >= vocab_size - first
-        return logits.masked_fill(padding, -torch.inf), bias
-
-    model.output_layer.register_forward_hook(hook)

@@ -145,6 +145,7 @@ class Run:
                 vocab_size=self.info.vocab_size,
                 padded_vocab_size=self.model.vocab_size,
                 optimizer=True,
+                hf_prefix=self.info.hf_prefix,
             )
             partial_folder.rename(final)
             checkpoint.sync_folder(final.parent)

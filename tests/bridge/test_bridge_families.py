@@ -86,9 +86,9 @@ def test_both_spellings_of_rotary_scaling_read_the_same() -> None:
     "change",
     [
         {"hidden_act": "gelu"},
-        {"attention_bias": True},
         {"mlp_bias": True},
-        {"rope_scaling": {"rope_type": "yarn", "factor": 4.0}},
+        {"rope_scaling": {"rope_type": "proportional", "factor": 4.0}},
+        {"rope_scaling": {"rope_type": "longrope", "factor": 4.0}},
         {"rope_scaling": {"rope_type": "llama3", "factor": 4.0}},
     ],
 )
@@ -101,7 +101,7 @@ def test_a_missing_field_and_an_unknown_family_are_named() -> None:
     config = {key: value for key, value in LLAMA.items() if key != "intermediate_size"}
     with pytest.raises(ConfigError, match="intermediate_size"):
         families.get("llama").megatron_config(config)
-    with pytest.raises(ConfigError, match="nearest are qwen2"):
+    with pytest.raises(ConfigError, match="nearest are qwen"):
         families.get("qwen2_5")
 
 

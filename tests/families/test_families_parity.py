@@ -1,0 +1,69 @@
+"""Every family against transformers: logits and gradients in each layout, and round trips.
+
+The reference never passes through our code: transformers builds the model, writes it and answers.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import family_bench
+import pytest
+import torch
+
+CASES = family_bench.all_cases()
+NAMES = [case.name for case in CASES]
+LOGITS, GRADIENTS = 5e-5, 1e-5
+"""Largest difference of any logit (fp32), and of any gradient relative to the tensor's largest."""
+
+
+@pytest.fixture(scope="module")
+def figures(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, dict[str, Any]]:
+    """Figures by layout and case, of the cases that were asked for."""
+    asked = {
+        item.callspec.params.get("name")
+        for item in request.session.items
+        if isinstance(item, pytest.Function) and hasattr(item, "callspec")
+    }
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("OMP_NUM_THREADS", "1")
+        cases = [case for case in CASES if case.name in asked]
+        return family_bench.run(cases, tmp_path_factory.mktemp("families"))
+
+
+@pytest.mark.parametrize("layout", family_bench.LAYOUTS)
+@pytest.mark.parametrize("name", NAMES)
+def test_logits_are_hugging_faces(figures: Any, name: str, layout: str) -> None:
+    case = CASES[NAMES.index(name)]
+    if layout not in case.layouts:
+        pytest.skip(f"{name} is not tried at {layout}: {case.note}")
+    if layout == "EP=2" and not family_bench.has_experts(case):
+        pytest.skip(f"{name} has no experts")
+    assert figures[layout][name]["logits"] < LOGITS
+
+
+@pytest.mark.parametrize("layout", ["TP=1", "TP=2"])
+@pytest.mark.parametrize("name", NAMES)
+def test_gradients_are_hugging_faces(figures: Any, name: str, layout: str) -> None:
+    found = figures[layout][name]
+    assert found["gradient"] < GRADIENTS, found["gradient_at"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_comparison_sees_every_control(figures: Any, name: str) -> None:
+    found = figures["TP=1"][name]
+    worst = max(figures[layout][name]["logits"] for layout in figures if name in figures[layout])
+    assert {n: d for n, d in found["controls"].items() if d < 20 * worst} == {}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["fp32", "bf16"])
+@pytest.mark.parametrize("case", CASES, ids=NAMES)
+def test_a_round_trip_is_bit_identical(case: Any, dtype: torch.dtype, tmp_path: Path) -> None:
+    before, after = family_bench.round_trip(case, dtype, tmp_path)
+    assert before.keys() == after.keys()
+    for name, tensor in before.items():
+        assert tensor.dtype == after[name].dtype
+        assert torch.equal(tensor.view(torch.uint8), after[name].view(torch.uint8)), name
