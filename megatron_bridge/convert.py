@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from megatron_bridge import checkpoint, hf
+from megatron_bridge import checkpoint, hf, torch_dist
 from megatron_bridge.config import DType
 from megatron_bridge.errors import ConfigError, InputError, MappingError, ProofError
 from megatron_bridge.mapping import Bound, check
@@ -59,7 +59,7 @@ def import_hf(
             _chunk(model, bound, weights, target or widest[bound.slot.key], count)
             for bound in model.bounds
         ]
-        checkpoint.write(partial, chunks)
+        torch_dist.write(partial, chunks)
         _carry(hf_dir, partial / checkpoint.HF_FILES)
         certificate = _prove(certify("import", model, weights, partial), partial)
         checkpoint.commit(
@@ -99,7 +99,7 @@ def export_hf(
     folder = Path(folder)
     info = checkpoint.read_info(folder)
     carried = Path(like) if like else folder / checkpoint.HF_FILES
-    with _fresh(Path(out)) as partial, checkpoint.Reader(folder) as reader:
+    with _fresh(Path(out)) as partial, torch_dist.Reader(folder) as reader:
         model = Conversion.of_folder(carried, info.hf_prefix).padded_as(reader)
         _refuse(check(model.family, model.shape, slots=model.slots(reader)), folder)
         specs = [spec for bound in model.bounds for spec in model.hf_specs(bound, reader, dtype)]
@@ -131,7 +131,7 @@ def _chunk(
     weights: hf.Weights,
     dtype: torch.dtype,
     count: Callable[[], None],
-) -> checkpoint.Chunk:
+) -> torch_dist.Chunk:
     import torch
 
     with torch.device("meta"):
@@ -156,11 +156,11 @@ def _chunk(
         return model.pack(bound, [weights.read(name).to(dtype) for name in bound.hf]).view(size)
 
     offset = index + (0,) * len(tail)
-    return checkpoint.Chunk(bound.slot.key, offset, size, counts + tail, dtype, produce)
+    return torch_dist.Chunk(bound.slot.key, offset, size, counts + tail, dtype, produce)
 
 
 def _tensors(
-    model: Conversion, reader: checkpoint.Reader, dtype: DType | None, count: Callable[[], None]
+    model: Conversion, reader: torch_dist.Reader, dtype: DType | None, count: Callable[[], None]
 ) -> Iterator[tuple[str, torch.Tensor]]:
     for bound in model.bounds:
         count()

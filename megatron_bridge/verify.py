@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from megatron_bridge import checkpoint, families, hf
+from megatron_bridge import checkpoint, families, hf, torch_dist
 from megatron_bridge.config import DType
 from megatron_bridge.errors import InputError, MappingError
 from megatron_bridge.layouts import VOCAB, ModelShape
@@ -56,7 +56,7 @@ class Conversion:
             return cls.of_folder(weights.folder, hf_prefix=False)
         return model
 
-    def padded_as(self, reader: checkpoint.Reader) -> Conversion:
+    def padded_as(self, reader: torch_dist.Reader) -> Conversion:
         """Take the padded vocabulary from a checkpoint; it may differ with tensor parallelism."""
         for bound in self.bounds:
             if bound.row.layout is VOCAB and bound.slot.key in reader.shapes():
@@ -84,7 +84,7 @@ class Conversion:
         return bound.row.layout.unpack(whole, self.shape)
 
     def hf_specs(
-        self, bound: Bound, reader: checkpoint.Reader, dtype: DType | None
+        self, bound: Bound, reader: torch_dist.Reader, dtype: DType | None
     ) -> list[hf.TensorSpec]:
         """Names, dtypes and shapes that `unpack` will give, without reading data."""
         import torch
@@ -103,13 +103,13 @@ class Conversion:
         copy = self._tied_copy(weights)
         return [name for name in weights.names if name != copy]
 
-    def slots(self, reader: checkpoint.Reader) -> list[Slot]:
+    def slots(self, reader: torch_dist.Reader) -> list[Slot]:
         """The checkpoint's model tensors, one entry a layer."""
         axes = {bound.slot.key: len(bound.slot.index) for bound in self.bounds}
         return [
             Slot(key, index)
             for key, (size, _) in reader.shapes().items()
-            if checkpoint.is_model_key(key)
+            if torch_dist.is_model_key(key)
             for index in itertools.product(*map(range, size[: axes.get(key, 0)]))
         ]
 
@@ -148,7 +148,7 @@ def certify(kind: str, model: Conversion, weights: hf.Weights, folder: Path) -> 
     Where the two differ in number format, the wider one is cast to the narrower, as the conversion
     did; the certificate says so.
     """
-    with checkpoint.Reader(folder) as reader:
+    with torch_dist.Reader(folder) as reader:
         model = model.padded_as(reader)
         names = model.weight_names(weights)
         problems = check(model.family, model.shape, names, model.slots(reader))
@@ -168,7 +168,7 @@ def certify(kind: str, model: Conversion, weights: hf.Weights, folder: Path) -> 
                     problems.append(f"{name} differs from {bound.slot}")
             if kind != "export" and bound.row.layout is VOCAB and whole[model.shape.vocab :].any():
                 problems.append(f"{bound.slot} holds values in the padding of the vocabulary")
-        others = sorted(key for key in reader.shapes() if not checkpoint.is_model_key(key))
+        others = sorted(key for key in reader.shapes() if not torch_dist.is_model_key(key))
     carried = _compare_files(weights.folder, folder, problems if kind == "verify" else [])
     return {
         "kind": kind,
@@ -202,8 +202,8 @@ def digest(tensor: torch.Tensor) -> str:
     return hashlib.sha256(raw).hexdigest()
 
 
-def _model_shapes(reader: checkpoint.Reader) -> list[tuple[tuple[int, ...], torch.dtype]]:
-    return [shape for key, shape in reader.shapes().items() if checkpoint.is_model_key(key)]
+def _model_shapes(reader: torch_dist.Reader) -> list[tuple[tuple[int, ...], torch.dtype]]:
+    return [shape for key, shape in reader.shapes().items() if torch_dist.is_model_key(key)]
 
 
 def _compare_files(hf_dir: Path, folder: Path, problems: list[str]) -> dict[str, dict[str, Any]]:

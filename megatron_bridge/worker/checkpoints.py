@@ -17,7 +17,7 @@ from megatron.core.dist_checkpointing.mapping import (
 )
 from megatron.core.models.gpt import GPTModel
 
-from megatron_bridge import checkpoint
+from megatron_bridge import checkpoint, torch_dist
 from megatron_bridge.errors import MappingError
 
 METADATA = {
@@ -35,7 +35,7 @@ def load_weights(model: GPTModel, folder: Path) -> None:
             or has another shape (the padding of the vocabulary apart).
     """
     # The index is a pickle, which Megatron's reader opens without looking.
-    checkpoint.read_metadata(folder)
+    torch_dist.read_metadata(folder)
     weights = _weights(model)
     _check(weights, folder)
     loaded = dist_checkpointing.load(weights, str(folder))
@@ -58,7 +58,7 @@ def load(folder: Path, model: GPTModel, optimizer: Any, scheduler: Any) -> None:
 
     The gradients must be zero.
     """
-    checkpoint.read_metadata(folder)
+    torch_dist.read_metadata(folder)
     # Torch's AdamW has no state before its first step, and the distributed optimizer does not make
     # any when it loads: one step that changes nothing does.
     for group in optimizer.param_groups:
@@ -144,8 +144,8 @@ def _check(weights: Mapping[str, Any], folder: Path) -> None:
     padded = {part.key for part in _parts(weights) if part.allow_shape_mismatch}
     stored = {
         key: shape
-        for key, (shape, _) in checkpoint.Reader(folder).shapes().items()
-        if checkpoint.is_model_key(key)
+        for key, (shape, _) in torch_dist.Reader(folder).shapes().items()
+        if torch_dist.is_model_key(key)
     }
     problems = [f"the checkpoint has no {key}" for key in sorted(model.keys() - stored.keys())]
     problems += [f"the model has no {key}" for key in sorted(stored.keys() - model.keys())]

@@ -69,7 +69,7 @@ def _powers(base: float, dim: int) -> torch.Tensor:
 
 
 def _linear(base: float, dim: int, scaling: Mapping[str, Any], length: int) -> torch.Tensor:
-    return _plain(base, dim) / scaling["factor"]
+    return _plain(base, dim) / float(scaling["factor"])
 
 
 def _dynamic(base: float, dim: int, scaling: Mapping[str, Any], length: int) -> torch.Tensor:
@@ -105,7 +105,7 @@ def _yarn(base: float, dim: int, scaling: Mapping[str, Any], length: int) -> tor
     low, high = max(low, 0), min(high, dim - 1)
     span = high - low or 0.001
     ramp = ((torch.arange(dim // 2, dtype=torch.float32) - low) / span).clamp(0, 1)
-    return inverse / scaling["factor"] * ramp + inverse * (1 - ramp)
+    return inverse / float(scaling["factor"]) * ramp + inverse * (1 - ramp)
 
 
 def _longrope(base: float, dim: int, scaling: Mapping[str, Any], length: int) -> torch.Tensor:

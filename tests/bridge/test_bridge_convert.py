@@ -13,7 +13,7 @@ import toys
 from safetensors.torch import load_file, save_file
 
 from megatron_bridge import __main__ as command
-from megatron_bridge import checkpoint, hf
+from megatron_bridge import hf, torch_dist
 from megatron_bridge.convert import export_hf, import_hf
 from megatron_bridge.errors import ConfigError, InputError, MappingError
 from megatron_bridge.verify import verify
@@ -205,7 +205,7 @@ def test_a_pickle_that_runs_code_is_refused_and_does_not_run(models, tmp_path) -
     assert victim.exists()  # the control: a bare load runs it
     victim.unlink()
     (folder / ".metadata").write_bytes(payload)
-    for call in (checkpoint.read_metadata, lambda f: export_hf(f, tmp_path / "back")):
+    for call in (torch_dist.read_metadata, lambda f: export_hf(f, tmp_path / "back")):
         with pytest.raises(InputError):
             call(folder)
     assert not victim.exists()

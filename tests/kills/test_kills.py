@@ -166,22 +166,12 @@ def _assert_same(recipe: Path, store: Store, undisturbed: Store) -> None:
         assert store.misfits(ours[name], data, deep=True) == []
         if name in EXACT:
             assert _digests(ours[name]) == _digests(theirs[name]), name
-    marks = [_sizes(one.root) for one in (store, undisturbed)]
-    assert marks[0] == marks[1]
     losses = [_losses(one.root) for one in (store, undisturbed)]
     assert losses[0] == pytest.approx(losses[1], abs=1e-6, rel=0)
 
 
 def _digests(record: Any) -> dict[str, str]:
-    """Each file's digest; torch writes a random id into .metadata, whose size the mark tells."""
-    own = (".metadata", "checkpoint.json")
-    return {file.path: file.sha256 for file in record.files if not file.path.endswith(own)}
-
-
-def _sizes(root: Path) -> dict[str, int]:
-    (mark,) = root.glob("to_megatron/*/*/data/checkpoint/checkpoint.json")
-    files = json.loads(mark.read_text())["files"]
-    return {file["path"]: file["bytes"] for file in files if file["path"] != ".metadata"}
+    return {file.path: file.sha256 for file in record.files}
 
 
 def _losses(root: Path) -> list[float]:
