@@ -11,29 +11,19 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, NoReturn, get_args
+from typing import Any
 
 from pydantic import ValidationError
 
-from megatron_bridge.config import DType, ParallelConfig, TrainConfig, TrainSpec
+from megatron_bridge.arguments import parser
+from megatron_bridge.config import ParallelConfig, TrainConfig, TrainSpec
 from megatron_bridge.errors import ConfigError, InputError, PipelineError, refused
-
-EXAMPLES = """\
-examples:
-  python -m megatron_bridge import Qwen3-0.6B ckpt            a Hugging Face folder to Megatron
-  python -m megatron_bridge verify Qwen3-0.6B ckpt            are both the same model?
-  python -m megatron_bridge export ckpt back                  and back again, bit for bit
-  python -m megatron_bridge logits ckpt --tokens ids.json --out logits.safetensors --tp 2
-  python -m megatron_bridge generate ckpt --prompts ids.json --max-new-tokens 16 --out new.json
-
-exit status: 0 done; 1 a proof does not hold; 2 bad input; 3 failed, may be retried
-"""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return the exit status."""
     try:
-        options = _parser().parse_args(arguments)
+        options = parser(_RUNS).parse_args(arguments)
         run: Callable[[argparse.Namespace], int] = options.run
         return run(options)
     except PipelineError as error:
@@ -220,87 +210,14 @@ class _Bar:
             print("\r\033[K", end="", file=sys.stderr)
 
 
-class _Parser(argparse.ArgumentParser):
-    """Tells a mistake as every other one is told, not as usage and a line."""
-
-    def error(self, message: str) -> NoReturn:
-        raise ConfigError(
-            "The command line cannot be read",
-            where=self.prog,
-            expected=self.format_usage().removeprefix("usage: ").replace("\n", " ").strip(),
-            got=message,
-            fix=f"see {self.prog} --help",
-        )
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(
-        prog="python -m megatron_bridge",
-        description="Models between Hugging Face and Megatron-Core, with proof. A checkpoint is a "
-        "folder that holds Megatron's torch_dist files, the model's config and tokenizer in hf/, "
-        "and checkpoint.json, which is written last.",
-        epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    commands = parser.add_subparsers(required=True, metavar="COMMAND")
-
-    def command(name: str, run: Callable[[argparse.Namespace], int], text: str) -> Any:
-        added = commands.add_parser(name, help=text, description=text)
-        added.set_defaults(run=run)
-        return added
-
-    importing = command("import", _import, "Convert a Hugging Face folder to a checkpoint.")
-    importing.add_argument("hf_dir", type=Path, help="folder with config.json and safetensors")
-    _output(importing, "the widest that the folder has")
-
-    exporting = command("export", _export, "Convert a checkpoint to a Hugging Face folder.")
-    exporting.add_argument("checkpoint", type=Path, help="converted or trained, in any layout")
-    exporting.add_argument(
-        "--like", type=Path, help="take config, tokenizer and other files from this folder"
-    )
-    _output(exporting, "the checkpoint's own")
-
-    verifying = command("verify", _verify, "Say whether both hold the same model; prints JSON.")
-    verifying.add_argument("hf_dir", type=Path)
-    verifying.add_argument("checkpoint", type=Path)
-
-    training = command("train", _train, "Train a checkpoint; the same call resumes a killed run.")
-    training.add_argument("checkpoint", type=Path)
-    training.add_argument("--data", type=Path, required=True, help="prefix of .bin and .idx")
-    training.add_argument("--end-of-document", type=int, required=True, help="its token id")
-    training.add_argument("--out", type=Path, required=True, help="the run's folder")
-    training.add_argument(
-        "--set",
-        nargs="+",
-        default=[],
-        metavar="FIELD=VALUE",
-        help=f"such as steps=100 world_size=2; fields: {', '.join(TrainConfig.model_fields)}",
-    )
-
-    scoring = command("logits", _logits, "Compute logits [batch, sequence, vocabulary].")
-    scoring.add_argument("checkpoint", type=Path)
-    scoring.add_argument("--tokens", type=Path, required=True, help="JSON: equal-length id lists")
-    _ranks(scoring, "safetensors file to write, with one tensor: logits")
-
-    writing = command("generate", _generate, "Continue prompts greedily; writes the new ids.")
-    writing.add_argument("checkpoint", type=Path)
-    writing.add_argument("--prompts", type=Path, required=True, help="JSON: lists of ids")
-    writing.add_argument("--max-new-tokens", type=int, default=16)
-    _ranks(writing, "JSON file to write: lists of new ids")
-    return parser
-
-
-def _output(parser: argparse.ArgumentParser, default: str) -> None:
-    parser.add_argument("out", type=Path, help="a new or empty folder")
-    parser.add_argument("--dtype", choices=get_args(DType), help=f"default: {default}")
-    parser.add_argument("--json", action="store_true", help="print the whole certificate")
-
-
-def _ranks(parser: argparse.ArgumentParser, out: str) -> None:
-    parser.add_argument("--out", type=Path, required=True, help=out)
-    for flag, text in (("tp", "tensor"), ("pp", "pipeline"), ("ep", "expert")):
-        parser.add_argument(f"--{flag}", type=int, default=1, help=f"{text} parallel ranks")
-    parser.add_argument("--dtype", choices=get_args(DType), default="float32")
+_RUNS = {
+    "import": _import,
+    "export": _export,
+    "verify": _verify,
+    "train": _train,
+    "logits": _logits,
+    "generate": _generate,
+}
 
 
 if __name__ == "__main__":

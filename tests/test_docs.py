@@ -12,6 +12,7 @@ import pytest
 
 from flows import cli
 from megatron_bridge import __main__ as bridge
+from megatron_bridge.arguments import parser
 
 REPOSITORY = Path(__file__).parents[1]
 READMES = ["README.md", "README.zh-CN.md"]
@@ -36,8 +37,24 @@ def test_every_command_of_ours_is_told(readme) -> None:
     verbs = [name for name in cli.app if not name.startswith("-")]
     assert verbs
     assert [verb for verb in verbs if f"megaline {verb}" not in text] == []
-    actions = bridge._parser()._subparsers._group_actions[0].choices
-    assert [verb for verb in actions if f"`{verb}`" not in text] == []
+    assert [verb for verb in bridge._RUNS if f"`{verb}`" not in text] == []
+
+
+def test_help_of_the_bridge_teaches() -> None:
+    """Every argument is explained, and the examples are ones that can be read."""
+    whole = parser(bridge._RUNS)
+    commands = next(action.choices for action in whole._actions if action.choices)
+    assert list(commands) == list(bridge._RUNS)
+    for name, command in commands.items():
+        assert [action.dest for action in command._actions if not action.help] == []
+        lines = command.format_help().replace("\\\n", " ").splitlines()
+        examples = [
+            line for line in lines if line.startswith(f"  python -m megatron_bridge {name}")
+        ]
+        assert examples
+        for example in examples:
+            words = shlex.split(example.partition(">")[0].partition("&&")[0])[3:]
+            assert whole.parse_args(words).run is bridge._RUNS[name]
 
 
 @pytest.mark.parametrize("readme", READMES)
