@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import json
-import logging
 import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal, NoReturn, TextIO
+from typing import Annotated, Literal, NoReturn
 
 from cyclopts import App, CycloptsError, Parameter
 
+from flows import console
 from tasks.core.errors import ConfigError, PipelineError, refused
 from tasks.core.progress import clear
 
@@ -73,13 +72,10 @@ def run(
     from flows.config import load
     from flows.run import run as run_line
 
-    _tell_stages(sys.stderr if json else sys.stdout)
+    console.tell_stages(sys.stderr if json else sys.stdout)
     rows = run_line(load(recipe, overrides), str(root) if root else None, until, force or [])
     failed = [row for row in rows if row["state"] == "Failed"]
-    if json:
-        _print_json({"stages": rows})
-    else:
-        print(*reports.summary(rows), sep="\n", end="\n" if reports.summary(rows) else "")
+    console.say({"stages": rows}, reports.summary(rows), json)
     for row in failed:
         print(f"megaline: {row['stage']} failed. {row['error']}", file=sys.stderr)
     return min((row["exit_code"] for row in failed), default=0)
@@ -110,14 +106,7 @@ def plan(recipe: Recipe, /, *overrides: Overrides, root: Root = None, json: Json
         }
         for name, planned in plan_line(load(recipe, overrides), store).items()
     ]
-    if json:
-        _print_json({"stages": rows})
-    else:
-        width = max(len(row["label"]) for row in rows)
-        for row in rows:
-            print(
-                f"{row['stage']:<13}{row['state']:<10}{row['fingerprint']}  {row['label']:<{width}}"
-            )
+    console.say({"stages": rows}, console.plan_lines(rows), json)
     return 0
 
 
@@ -145,21 +134,15 @@ def why(
     planned = plan_line(load(recipe, overrides), store)
     reason = lineage.why(store, planned, stage)
     state = "sealed" if planned[stage].artifact else "to build"
-    if json:
-        _print_json(
-            {
-                "stage": stage,
-                "state": state,
-                "fingerprint": planned[stage].address.fingerprint,
-                "nearest": str(reason.nearest) if reason else None,
-                "differences": reason.differences if reason else [],
-            }
-        )
-    elif reason is None:
-        print(f"{stage} is {state}: this store holds no sealed output of it to compare with")
-    else:
-        print(f"{stage} is {state}; nearest sealed output: {reason.nearest}")
-        print(*(reason.differences or ["nothing differs"]), sep="\n")
+    nearest, differences = (reason.nearest, reason.differences) if reason else (None, [])
+    document = {
+        "stage": stage,
+        "state": state,
+        "fingerprint": planned[stage].address.fingerprint,
+        "nearest": str(nearest) if nearest else None,
+        "differences": differences,
+    }
+    console.say(document, console.why_lines(stage, state, nearest, differences), json)
     return 0
 
 
@@ -175,24 +158,12 @@ def show(path: Output, /, *, json: Json = False) -> int:
 
     folder, record = lineage.open_record(path)
     above = lineage.ancestors(folder, record)
-    document = record.model_dump(mode="json")
-    if json:
-        found = {key: item and item.model_dump(mode="json") for key, item in above.items()}
-        _print_json({"path": str(folder), "record": document, "ancestors": found})
-        return 0
-    print(folder)
-    for key in ("stage", "version", "label", "fingerprint", "created_at", "seconds"):
-        print(f"  {key:<12} {document[key]}")
-    for title in ("metrics", "provenance"):
-        print(title, *(f"  {key:<24} {value}" for key, value in document[title].items()), sep="\n")
-    print(
-        "files", *(f"  {f.bytes:>14,}  {f.sha256[:12]}  {f.path}" for f in record.files), sep="\n"
-    )
-    print(
-        "made from",
-        *(f"  {key}{'' if item else '  (gone)'}" for key, item in above.items()),
-        sep="\n",
-    )
+    document = {
+        "path": str(folder),
+        "record": record.model_dump(mode="json"),
+        "ancestors": {key: item and item.model_dump(mode="json") for key, item in above.items()},
+    }
+    console.say(document, console.record_lines(folder, record, above), json)
     return 0
 
 
@@ -213,12 +184,8 @@ def verify(
 
     folder, record = lineage.open_record(path)
     wrong = lineage.mismatches(folder, record, deep)
-    if json:
-        _print_json({"path": str(folder), "ok": not wrong, "deep": deep, "mismatches": wrong})
-    else:
-        checked = "digests" if deep else "sizes"
-        print(f"{folder}: {len(record.files)} files, {checked}: {'ok' if not wrong else 'WRONG'}")
-        print(*(f"  {line}" for line in wrong), sep="\n", end="\n" if wrong else "")
+    document = {"path": str(folder), "ok": not wrong, "deep": deep, "mismatches": wrong}
+    console.say(document, console.verify_lines(folder, len(record.files), deep, wrong), json)
     return 1 if wrong else 0
 
 
@@ -244,10 +211,7 @@ def report(path: Path, /, *, out: Path | None = None, json: Json = False) -> int
     found = page.document(path)
     out = out or Path(f"report-{found['fingerprint']}.html")
     page.write(found, out)
-    if json:
-        _print_json({"out": str(out.absolute()), **found})
-    else:
-        print(out.absolute())
+    console.say({"out": str(out.absolute()), **found}, [str(out.absolute())], json)
     return 0
 
 
@@ -267,10 +231,7 @@ def doctor(*, root: Root = None, json: Json = False) -> int:
     from flows import doctor as examination
 
     report = examination.examine(root)
-    if json:
-        _print_json(report)
-    else:
-        print(*examination.lines(report), sep="\n")
+    console.say(report, examination.lines(report), json)
     return 0
 
 
@@ -294,11 +255,7 @@ def completion(
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """The command's entry: errors as one paragraph on standard error, and the exit code."""
-    handler = logging.StreamHandler()
-    handler.setFormatter(logging.Formatter("megaline: %(message)s"))
-    handler.setLevel(logging.WARNING)
-    for name in ("flows", "tasks", "megatron_bridge"):
-        logging.getLogger(name).addHandler(handler)
+    console.tell_warnings()
     try:
         code = _guarded(list(sys.argv[1:] if arguments is None else arguments))
     except BrokenPipeError:
@@ -330,27 +287,6 @@ def _guarded(arguments: list[str]) -> int:
         clear()
         print(f"megaline: {refused(error)}", file=sys.stderr)
         return 3
-
-
-def _tell_stages(stream: TextIO) -> None:
-    """Print the line of each stage as it ends."""
-    handler = _Lines(stream)
-    handler.addFilter(lambda record: record.levelno == logging.INFO)
-    log = logging.getLogger("flows.reports")
-    log.setLevel(logging.INFO)
-    log.addHandler(handler)
-
-
-class _Lines(logging.StreamHandler[TextIO]):
-    """Plain lines, in place of the progress line."""
-
-    def emit(self, record: logging.LogRecord) -> None:
-        clear()
-        super().emit(record)
-
-
-def _print_json(document: Any) -> None:
-    print(json.dumps(document, ensure_ascii=False, indent=2))
 
 
 if __name__ == "__main__":
