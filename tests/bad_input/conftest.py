@@ -15,10 +15,12 @@ import httpx
 import pytest
 from bad_input_cases import Place, write_dump, write_recipe
 from bad_input_runner import Answer, preload, run
+from pydantic import BaseModel
 
 from flows.config import load
 from flows.line import line
 from megatron_bridge.launch.process import tied
+from tasks.core.artifacts import Artifact
 from tasks.core.stage import Stage
 from tasks.core.store import Store
 
@@ -45,10 +47,10 @@ def good(tmp_path_factory: pytest.TempPathFactory) -> Path:
     recipe = write_recipe(folder)
     store = Store(folder / "store")
 
-    def submit(stage: Stage, config: object, **inputs: object) -> object:
+    def submit(stage: Stage, config: BaseModel, **inputs: Artifact) -> Artifact | None:
         if stage.name in ("evaluate", "export"):
             return None
-        return stage.build(store, config, inputs).artifact  # type: ignore[arg-type]
+        return stage.build(store, config, inputs).artifact
 
     line(load(recipe), submit)
     return folder

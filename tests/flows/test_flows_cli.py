@@ -125,7 +125,9 @@ def test_a_sealed_line_is_answered_from_its_records(
 
 
 def train_folder(store: Store) -> Path:
-    return plan(load(RECIPE), store)["train"].artifact.path  # type: ignore[union-attr]
+    artifact = plan(load(RECIPE), store)["train"].artifact
+    assert artifact is not None
+    return artifact.path
 
 
 def test_show_tells_record_and_ancestors(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
