@@ -18,7 +18,9 @@ FINAL_NORM = "decoder.final_layernorm."
 QKV = M + "self_attention.linear_qkv"
 PROJ = M + "self_attention.linear_proj"
 FC1, FC2 = M + "mlp.linear_fc1", M + "mlp.linear_fc2"
+POSITIONS = "embedding.position_embeddings"
 
+POSITIONS_SIZES = ("positions", "hidden")
 QKV_SIZES, PROJ_SIZES = ("heads and KV heads", "hidden"), ("hidden", "heads")
 FC1_SIZES, GATED_SIZES, FC2_SIZES = ("ffn", "hidden"), ("gate and up", "hidden"), ("hidden", "ffn")
 
@@ -91,6 +93,17 @@ def attention(
     )
 
 
+def fused_linears(layer: str, attention: str, *, bias: bool | str) -> tuple[Row, ...]:
+    """Rows of a plain layer in the names of the first Megatron-LM, query, key and value grouped."""
+    attention, mlp = layer + attention, layer + "mlp."
+    return (
+        *linear(QKV, f"{attention}.query_key_value", sizes=QKV_SIZES, bias=bias),
+        *linear(PROJ, f"{attention}.dense", sizes=PROJ_SIZES, bias=bias),
+        *linear(FC1, mlp + "dense_h_to_4h", sizes=FC1_SIZES, bias=bias),
+        *linear(FC2, mlp + "dense_4h_to_h", sizes=FC2_SIZES, bias=bias),
+    )
+
+
 def swiglu(*, bias: bool | str = False, layers: str | None = None) -> tuple[Row, ...]:
     """Rows of a gated MLP in most families' names."""
     both = (H + "mlp.gate_proj", H + "mlp.up_proj")
@@ -145,13 +158,17 @@ PRE_NORMS = (
 )
 """The two norms of a dense layer, in most families' names."""
 
-SIZE_FIELDS = (
+HEAD_FIELDS = (
     Field("num_layers", "num_hidden_layers"),
     Field("hidden_size", "hidden_size"),
-    Field("ffn_hidden_size", "intermediate_size"),
     Field("num_attention_heads", "num_attention_heads"),
     Field("num_query_groups", "num_key_value_heads", lambda c: c["num_attention_heads"]),
     Field("kv_channels", "head_dim", lambda c: c["hidden_size"] // c["num_attention_heads"]),
+)
+
+SIZE_FIELDS = (
+    *HEAD_FIELDS,
+    Field("ffn_hidden_size", "intermediate_size"),
     Field("max_sequence_length", "max_position_embeddings"),
 )
 
@@ -160,6 +177,9 @@ DECODER_FIELDS = (
     Field("layernorm_epsilon", "rms_norm_eps", 1e-6),
     Field("share_embeddings_and_output_weights", "tie_word_embeddings", False),
 )
+
+TIED = Field("share_embeddings_and_output_weights", "tie_word_embeddings", True)
+"""For the families that are tied unless `config.json` says otherwise; `untied(True)` beside it."""
 
 SWIGLU: Mapping[str, Any] = {
     "normalization": "RMSNorm",

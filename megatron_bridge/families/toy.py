@@ -9,20 +9,24 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-TOY: Mapping[str, Any] = {
+SIZES: Mapping[str, Any] = {
     "hidden_size": 72,
     "num_hidden_layers": 4,
     "num_attention_heads": 6,
-    "num_key_value_heads": 2,
-    "head_dim": 20,
-    "intermediate_size": 92,
     "vocab_size": 331,
     "max_position_embeddings": 130,
-    "rms_norm_eps": 1e-5,
-    "tie_word_embeddings": False,
     "bos_token_id": None,
     "eos_token_id": 330,
     "pad_token_id": None,
+}
+
+TOY: Mapping[str, Any] = {
+    **SIZES,
+    "num_key_value_heads": 2,
+    "head_dim": 20,
+    "intermediate_size": 92,
+    "rms_norm_eps": 1e-5,
+    "tie_word_embeddings": False,
     "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0},
 }
 
