@@ -8,13 +8,28 @@ from pathlib import Path
 from typing import Any
 
 from megatron_bridge.errors import ConfigError, InputError
+from megatron_bridge.families.gemma import GEMMA, GEMMA2, GEMMA3_TEXT
 from megatron_bridge.families.llama import INTERNLM, LLAMA, MISTRAL
 from megatron_bridge.families.moe import MIXTRAL, QWEN2_MOE, QWEN3_MOE
+from megatron_bridge.families.phi3 import PHI3
 from megatron_bridge.families.qwen2 import QWEN2
 from megatron_bridge.families.qwen3 import QWEN3
 from megatron_bridge.mapping import Family
 
-_ALL = (LLAMA, INTERNLM, MISTRAL, QWEN2, QWEN3, MIXTRAL, QWEN2_MOE, QWEN3_MOE)
+_ALL = (
+    LLAMA,
+    INTERNLM,
+    MISTRAL,
+    QWEN2,
+    QWEN3,
+    MIXTRAL,
+    QWEN2_MOE,
+    QWEN3_MOE,
+    GEMMA,
+    GEMMA2,
+    GEMMA3_TEXT,
+    PHI3,
+)
 FAMILIES = {family.model_type: family for family in _ALL}
 
 

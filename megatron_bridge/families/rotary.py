@@ -67,11 +67,12 @@ def scaling(
         )
     given = dict(given)
     longest = config.get("max_position_embeddings")
-    if kind in ("yarn", "longrope"):
-        original = config.get("original_max_position_embeddings")
-        given.setdefault("original_max_position_embeddings", original or longest)
-    if kind == "yarn" and given.get("factor") is None:
-        given["factor"] = longest / given["original_max_position_embeddings"]
+    if kind in ("llama3", "yarn", "longrope"):
+        inside = given.get("original_max_position_embeddings")
+        original = config.get("original_max_position_embeddings") or inside or longest
+        given["original_max_position_embeddings"] = original
+        if given.get("factor") is None and kind != "llama3":
+            given["factor"] = longest / original
     missing = [key for key in NEEDED[kind] if given.get(key) is None]
     if missing:
         raise ConfigError(
@@ -93,8 +94,7 @@ def scaling(
         constants["attention_factor"] = given.get("attention_factor") or _yarn_factor(given)
     if kind == "longrope":
         constants["attention_factor"] = given.get("attention_factor") or _longrope_factor(
-            longest / given["original_max_position_embeddings"],
-            given["original_max_position_embeddings"],
+            given["factor"], given["original_max_position_embeddings"]
         )
     return constants
 

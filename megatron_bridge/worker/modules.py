@@ -68,7 +68,9 @@ class Norm(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Return `x` normalised, in the dtype of `x`."""
-        weight = self.weight if self.weight is None or not self.shift else self.weight + self.shift
+        weight = self.weight
+        if weight is not None and self.shift:
+            weight = weight.float() + self.shift  # in bfloat16 the sum would be rounded
         if self.is_layer_norm:
             return nn.functional.layer_norm(x, self.size, weight, self.bias, self.eps)
         y = x.float()
