@@ -13,18 +13,15 @@ from megatron_bridge.errors import ConfigError
 from megatron_bridge.families import rotary, rows
 from megatron_bridge.families.rows import H, M
 from megatron_bridge.families.toy import TOY
-from megatron_bridge.mapping import Config, Family, Field
+from megatron_bridge.mapping import Config, Family
 
-
-def _fields(kv_heads: int, positions: int) -> tuple[Field, ...]:
-    """The defaults of Gemma's config classes, where they are not the others'."""
-    return (
-        *rows.DECODER_FIELDS,
-        Field("kv_channels", "head_dim", 256),
-        Field("num_query_groups", "num_key_value_heads", kv_heads),
-        Field("max_sequence_length", "max_position_embeddings", positions),
-        Field("share_embeddings_and_output_weights", "tie_word_embeddings", True),
-    )
+FIELDS = rows.defaults(
+    rows.DECODER_FIELDS,
+    head_dim=256,
+    num_key_value_heads=4,
+    max_position_embeddings=8192,
+    tie_word_embeddings=True,
+)
 
 
 def _embedding_scale(config: Config) -> dict[str, Any]:
@@ -40,7 +37,7 @@ _FIXED: Mapping[str, Any] = {
 GEMMA = Family(
     "gemma",
     rows=(*rows.embeddings(), *rows.PRE_NORMS, *rows.attention(), *rows.swiglu()),
-    fields=_fields(kv_heads=16, positions=8192),
+    fields=rows.defaults(FIELDS, num_key_value_heads=16),
     computed=(rotary.rope, _embedding_scale),
     fixed=_FIXED,
     only={
@@ -84,7 +81,7 @@ _SANDWICH = (
 GEMMA2 = Family(
     "gemma2",
     rows=(*rows.embeddings(), *_SANDWICH, *rows.attention(), *rows.swiglu()),
-    fields=_fields(kv_heads=4, positions=8192),
+    fields=FIELDS,
     computed=(rotary.rope, _embedding_scale, _scores, lambda config: _windows(config, 2)),
     fixed={**_FIXED, "layer": "sandwich"},
     only={
@@ -142,10 +139,7 @@ GEMMA3_TEXT = replace(
     GEMMA2,
     model_type="gemma3_text",
     rows=(*GEMMA2.rows, *rows.QK_NORM),
-    fields=(
-        *_fields(kv_heads=4, positions=131072),
-        Field("num_attention_heads", "num_attention_heads", 8),
-    ),
+    fields=rows.defaults(FIELDS, num_attention_heads=8, max_position_embeddings=131072),
     computed=(
         _two_rotary_bases,
         _embedding_scale,

@@ -8,7 +8,7 @@ from megatron_bridge.families import rotary, rows
 from megatron_bridge.families.rows import H
 from megatron_bridge.families.toy import TOY
 from megatron_bridge.layouts import FUSED_QKV
-from megatron_bridge.mapping import Config, Family, Field
+from megatron_bridge.mapping import Config, Family
 
 
 def _rope(config: Config) -> dict[str, Any]:
@@ -32,11 +32,7 @@ PHI3 = Family(
         *rows.linear(rows.FC1, H + "mlp.gate_up_proj", sizes=rows.GATED_SIZES),
         *rows.linear(rows.FC2, H + "mlp.down_proj", sizes=rows.FC2_SIZES),
     ),
-    fields=(
-        *rows.DECODER_FIELDS,
-        Field("layernorm_epsilon", "rms_norm_eps", 1e-5),
-        Field("max_sequence_length", "max_position_embeddings", 4096),
-    ),
+    fields=rows.defaults(rows.DECODER_FIELDS, rms_norm_eps=1e-5, max_position_embeddings=4096),
     computed=(_rope, rows.window),
     fixed=rows.SWIGLU,
     only={"hidden_act": ("silu",), "attention_bias": (False,)},

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from megatron_bridge.errors import ConfigError
@@ -180,6 +181,12 @@ DECODER_FIELDS = (
 
 TIED = Field("share_embeddings_and_output_weights", "tie_word_embeddings", True)
 """For the families that are tied unless `config.json` says otherwise; `untied(True)` beside it."""
+
+
+def defaults(fields: Iterable[Field], **values: Any) -> tuple[Field, ...]:
+    """Fields with other defaults, by their names in `config.json`."""
+    return tuple(replace(f, default=values.get(f.hf, f.default)) for f in fields)
+
 
 SWIGLU: Mapping[str, Any] = {
     "normalization": "RMSNorm",
