@@ -16,10 +16,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from megatron_bridge import checkpoint, hf, torch_dist
+from megatron_bridge.certificate import CERTIFICATE
 from megatron_bridge.config import DType
+from megatron_bridge.conversion import Conversion
 from megatron_bridge.errors import ConfigError, InputError, MappingError, ProofError
 from megatron_bridge.mapping import Bound, check
-from megatron_bridge.verify import CERTIFICATE, Conversion, certify
+from megatron_bridge.verify import certify
 
 if TYPE_CHECKING:
     import torch

@@ -8,124 +8,16 @@ the right thing is another question; logits against Hugging Face answer it.
 from __future__ import annotations
 
 import hashlib
-import itertools
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from megatron_bridge import checkpoint, families, hf, torch_dist
-from megatron_bridge.config import DType
-from megatron_bridge.errors import InputError, MappingError
-from megatron_bridge.layouts import VOCAB, ModelShape
-from megatron_bridge.mapping import Bound, Family, Slot, check
+from megatron_bridge import checkpoint, hf, torch_dist
+from megatron_bridge.conversion import Conversion, digest
+from megatron_bridge.layouts import VOCAB
+from megatron_bridge.mapping import check
 
 if TYPE_CHECKING:
     import torch
-
-CERTIFICATE = "certificate.json"
-
-
-@dataclass(frozen=True)
-class Conversion:
-    """A model's family, sizes and expanded rows: what both directions and the proof share."""
-
-    family: Family
-    config: dict[str, Any]
-    shape: ModelShape
-    bounds: tuple[Bound, ...]
-    hf_prefix: bool = True
-    """False where the Hugging Face file leaves the family's prefix off its names."""
-
-    @classmethod
-    def of_folder(cls, folder: Path, hf_prefix: bool = True) -> Conversion:
-        """Read the `config.json` of a Hugging Face folder."""
-        config = families.read_config(folder)
-        family = families.get(config.get("model_type"))
-        shape = family.shape(config)
-        if not hf_prefix:
-            family = family.without_prefix()
-        return cls(family, config, shape, tuple(family.expand(shape)), hf_prefix)
-
-    @classmethod
-    def of_weights(cls, weights: hf.Weights) -> Conversion:
-        """Read the `config.json` beside weights, and see how they name their tensors."""
-        model = cls.of_folder(weights.folder)
-        prefix = model.family.prefix
-        if prefix and not any(name.startswith(prefix) for name in weights.names):
-            return cls.of_folder(weights.folder, hf_prefix=False)
-        return model
-
-    def padded_as(self, reader: torch_dist.Reader) -> Conversion:
-        """Take the padded vocabulary from a checkpoint; it may differ with tensor parallelism."""
-        for bound in self.bounds:
-            if bound.row.layout is VOCAB and bound.slot.key in reader.shapes():
-                rows = reader.shapes()[bound.slot.key][0][0]
-                if rows < self.shape.vocab:
-                    raise InputError(
-                        "The checkpoint's vocabulary is smaller than the config's",
-                        where=f"{reader.folder}, {bound.slot.key}",
-                        expected=f"at least {self.shape.vocab} rows",
-                        got=f"{rows} rows",
-                        fix="give the config.json that belongs to the checkpoint",
-                    )
-                return replace(self, shape=replace(self.shape, padded_vocab=rows))
-        return self
-
-    def pack(self, bound: Bound, parts: Sequence[torch.Tensor]) -> torch.Tensor:
-        """Hugging Face tensors to the Megatron tensor; errors name them."""
-        try:
-            return bound.row.layout.pack(parts, self.shape)
-        except MappingError as error:
-            raise MappingError(str(error), where=", ".join(bound.hf)) from error
-
-    def unpack(self, bound: Bound, whole: torch.Tensor) -> list[torch.Tensor]:
-        """The Megatron tensor to Hugging Face tensors."""
-        return bound.row.layout.unpack(whole, self.shape)
-
-    def hf_specs(
-        self, bound: Bound, reader: torch_dist.Reader, dtype: DType | None
-    ) -> list[hf.TensorSpec]:
-        """Names, dtypes and shapes that `unpack` will give, without reading data."""
-        import torch
-
-        size, stored = reader.shapes()[bound.slot.key]
-        tail = size[len(bound.slot.index) :]
-        parts = self.unpack(bound, torch.empty(tail, dtype=stored, device="meta"))
-        target = hf.dtype_of(dtype) if dtype else stored
-        return [
-            hf.TensorSpec(name, target, tuple(part.shape))
-            for name, part in zip(bound.hf, parts, strict=True)
-        ]
-
-    def weight_names(self, weights: hf.Weights) -> list[str]:
-        """Tensors of the folder that rows must claim: all but a tied model's second embedding."""
-        copy = self._tied_copy(weights)
-        return [name for name in weights.names if name != copy]
-
-    def slots(self, reader: torch_dist.Reader) -> list[Slot]:
-        """The checkpoint's model tensors, one entry a layer."""
-        axes = {bound.slot.key: len(bound.slot.index) for bound in self.bounds}
-        return [
-            Slot(key, index)
-            for key, (size, _) in reader.shapes().items()
-            if torch_dist.is_model_key(key)
-            for index in itertools.product(*map(range, size[: axes.get(key, 0)]))
-        ]
-
-    def _tied_copy(self, weights: hf.Weights) -> str | None:
-        copy, original = self.family.tied
-        if "untied" in self.shape.has or copy not in weights.names:
-            return None
-        if digest(weights.read(copy)) != digest(weights.read(original)):
-            raise MappingError(
-                "config.json says that the embeddings are tied, and the weights differ",
-                where=f"{weights.folder}: {copy} and {original}",
-                expected="equal tensors, or one of them",
-                got="two different tensors",
-                fix="set tie_word_embeddings to false if the output layer was trained apart",
-            )
-        return copy
 
 
 def verify(hf_dir: Path | str, folder: Path | str) -> dict[str, Any]:
@@ -192,14 +84,6 @@ def certify(kind: str, model: Conversion, weights: hf.Weights, folder: Path) -> 
         "inverse": {"algorithm": "sha256", "tensors": digests},
         "files": carried,
     }
-
-
-def digest(tensor: torch.Tensor) -> str:
-    """sha256 of a tensor's bytes, row-major."""
-    import torch
-
-    raw = tensor.contiguous().flatten().view(torch.uint8).numpy().data
-    return hashlib.sha256(raw).hexdigest()
 
 
 def _model_shapes(reader: torch_dist.Reader) -> list[tuple[tuple[int, ...], torch.dtype]]:
