@@ -44,9 +44,7 @@ class Options:
     position_offset: int = 0
     """Added to every position before the table of learned positions is looked up."""
     group_score: Literal["sum", "max"] = "sum"
-    """How a router scores a group of experts: by the sum of its best two, or by its best."""
-    router_groups: tuple[int, int] | None = None
-    """For `group_score="max"`: groups of experts, and how many of them a token may use."""
+    """How a router scores a group of experts: by the sum of its best, or by its best one."""
     rope_scaling: Mapping[str, Any] | None = None
     """Rotary scaling as in `config.json` (`rope_type`, `factor`, …); see `worker/rope.py`."""
     window_rotary_base: float | None = None
@@ -56,6 +54,19 @@ class Options:
     def needs_own_attention(self) -> bool:
         """True where Megatron's attention cannot do what the options say."""
         return self.own_attention or bool(self.alibi or self.attention_softcap)
+
+    @property
+    def why_local(self) -> str | None:
+        """What keeps a model with these options from Transformer Engine's layer spec, or None."""
+        reasons = {
+            "its attention is our own module (ALiBi or soft cap)": self.needs_own_attention,
+            "attention and MLP share a norm, which the engine fuses into one linear layer":
+                self.shared_norm,
+            "its norms lack a weight or a bias, which the engine's have": self.norm != "affine",
+            "the attention's output has a bias where the MLP has none":
+                self.attention_output_bias,
+        }  # fmt: skip
+        return next((reason for reason, holds in reasons.items() if holds), None)
 
 
 NAMES = frozenset(option.name for option in fields(Options))

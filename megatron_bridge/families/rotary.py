@@ -66,7 +66,7 @@ def scaling(
             fix="convert a model with one of these",
         )
     given = dict(given)
-    longest = config.get("max_position_embeddings")
+    longest: Any = config.get("max_position_embeddings")
     if kind in ("llama3", "yarn", "longrope"):
         inside = given.get("original_max_position_embeddings")
         original = config.get("original_max_position_embeddings") or inside or longest

@@ -49,21 +49,8 @@ def uses_transformer_engine(config: Any) -> bool:
     return (
         torch.cuda.is_available()
         and importlib.util.find_spec("transformer_engine") is not None
-        and why_local(config.ours) is None
+        and config.ours.why_local is None
     )
-
-
-def why_local(options: Any) -> str | None:
-    """Say what keeps a model with these `Options` from Transformer Engine's spec, or None."""
-    reasons = {
-        "its attention is our own module (ALiBi or soft cap)": options.needs_own_attention,
-        "attention and MLP share a norm, which the engine fuses into one linear layer":
-            options.shared_norm,
-        "its norms lack a weight or a bias, which the engine's have": options.norm != "affine",
-        "the attention's output has a bias where the MLP has none":
-            options.attention_output_bias,
-    }  # fmt: skip
-    return next((reason for reason, holds in reasons.items() if holds), None)
 
 
 def _local_layer(config: Any, sparse: bool) -> Any:
