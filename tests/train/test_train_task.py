@@ -11,7 +11,7 @@ import torch
 import toys
 from pydantic import BaseModel
 
-from megatron_bridge import checkpoint, resume
+from megatron_bridge import checkpoint, resume, torch_dist
 from megatron_bridge.config import TrainConfig, TrainSpec
 from megatron_bridge.convert import import_hf
 from tasks.core.artifacts import MegatronCheckpoint, TokenDataset
@@ -80,8 +80,8 @@ def test_a_sealed_run_holds_checkpoint_log_and_ledger(line: dict[str, Any]) -> N
 
 def test_learning_rate_0_leaves_every_weight_bit_for_bit(line: dict[str, Any]) -> None:
     with (
-        checkpoint.Reader(line["inputs"]["start"].checkpoint) as before,
-        checkpoint.Reader(line["outcome"].artifact.checkpoint) as after,
+        torch_dist.Reader(line["inputs"]["start"].checkpoint) as before,
+        torch_dist.Reader(line["outcome"].artifact.checkpoint) as after,
     ):
         assert len(before.shapes()) == 9
         for key in before.shapes():
