@@ -70,3 +70,12 @@ class Options:
 
 
 NAMES = frozenset(option.name for option in fields(Options))
+
+# Names of norms on Megatron's local layer spec, and in a checkpoint: Transformer Engine's, which
+# makes each a part of the linear layer behind it.
+ATTENTION_NORM = {"input_layernorm.": "self_attention.linear_qkv.layer_norm_"}
+MLP_NORM = {"pre_mlp_layernorm.": "mlp.linear_fc1.layer_norm_"}
+LATENT_NORMS = {
+    "self_attention.q_layernorm.": "self_attention.linear_q_up_proj.layer_norm_",
+    "self_attention.kv_layernorm.": "self_attention.linear_kv_up_proj.layer_norm_",
+}

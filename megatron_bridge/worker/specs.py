@@ -18,15 +18,10 @@ from megatron.core.transformer.transformer_block import (
 )
 from megatron.core.transformer.transformer_layer import get_transformer_layer_offset
 
+from megatron_bridge.options import ATTENTION_NORM, LATENT_NORMS, MLP_NORM
 from megatron_bridge.worker import modules
 
 LAYERS = {"parallel": modules.ParallelLayer, "sandwich": modules.SandwichLayer}
-ATTENTION_NORM = {"input_layernorm.": "self_attention.linear_qkv.layer_norm_"}
-MLP_NORM = {"pre_mlp_layernorm.": "mlp.linear_fc1.layer_norm_"}
-LATENT_NORMS = {
-    "self_attention.q_layernorm.": "self_attention.linear_q_up_proj.layer_norm_",
-    "self_attention.kv_layernorm.": "self_attention.linear_kv_up_proj.layer_norm_",
-}
 
 
 def block(config: Any) -> TransformerBlockSubmodules:

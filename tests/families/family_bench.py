@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import importlib
 import json
+import os
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import pytest
 import torch
 from family_cases import Case, Tensors
 from safetensors.torch import load_file, save_file
@@ -56,13 +57,33 @@ def run(cases: Iterable[Case], root: Path) -> dict[str, dict[str, Any]]:
         }
         if not chosen:
             continue
-        spec, out = root / f"{layout}.json", root / f"{layout}.figures.json"
-        spec.write_text(json.dumps({"layout": fields, "cases": chosen, "out": str(out)}))
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setenv("PYTHONPATH", str(Path(__file__).parent))
-            LocalLauncher().run("family_ranks", spec, world)
-        figures[layout] = json.loads(out.read_text())
+        figures[layout] = launch(root, layout, {"layout": fields, "cases": chosen}, world)
     return figures
+
+
+def launch(root: Path, name: str, job: dict[str, Any], world: int) -> dict[str, Any]:
+    """Run `family_ranks` once, on `world` ranks, and return its figures by case."""
+    spec, out = root / f"{name}.json", root / f"{name}.figures.json"
+    spec.write_text(json.dumps({**job, "out": str(out)}))
+    with environment(PYTHONPATH=str(Path(__file__).parent)):
+        LocalLauncher().run("family_ranks", spec, world)
+    figures: dict[str, Any] = json.loads(out.read_text())
+    return figures
+
+
+@contextlib.contextmanager
+def environment(**variables: str) -> Iterator[None]:
+    """Set variables of the environment within the block."""
+    before = {name: os.environ.get(name) for name in variables}
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
 
 
 def has_experts(case: Case) -> bool:

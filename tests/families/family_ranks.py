@@ -9,23 +9,25 @@ from typing import Any
 import torch
 from megatron.core import parallel_state
 from megatron.core.distributed import DistributedDataParallel, DistributedDataParallelConfig
-from megatron.core.distributed.finalize_model_grads import (
-    _allreduce_non_tensor_model_parallel_grads as sum_shared_gradients,
-)
 from safetensors.torch import load_file
 
 from megatron_bridge import checkpoint, families
 from megatron_bridge.config import ParallelConfig
-from megatron_bridge.worker import checkpoints, logits, model, rank
+from megatron_bridge.worker import checkpoints, logits, model, rank, specs
 
 
 def work(text: str) -> None:
     spec = json.loads(text)
     parallel = ParallelConfig(**spec["layout"])
     rank.join(parallel, "float32")
-    figures = {
-        name: measure(Path(case["folder"]), case, parallel) for name, case in spec["cases"].items()
-    }
+    figures = {}
+    for name, case in spec["cases"].items():
+        try:
+            figures[name] = measure(Path(case["folder"]), case, parallel)
+        except Exception as error:
+            if not spec.get("keep_going"):
+                raise
+            figures[name] = {"error": f"{type(error).__name__}: {error}"}
     if logits.is_writer():
         Path(spec["out"]).write_text(json.dumps(figures), encoding="utf-8")
     rank.leave()
@@ -38,6 +40,8 @@ def measure(root: Path, case: dict[str, Any], parallel: ParallelConfig) -> dict[
     gpt = build(root / "checkpoint", parallel)
     figures: dict[str, Any] = {"logits": difference(gpt, tokens, wanted)}
     figures["scale"] = float(wanted.abs().max())
+    figures["engine"] = specs.uses_transformer_engine(gpt.config)
+    figures["parameters"] = sorted(name for name, _ in gpt.named_parameters())
     if case["gradients"]:
         figures["gradient"], figures["gradient_at"] = gradients(gpt, root, parallel, reference)
     with torch.no_grad():
@@ -83,6 +87,10 @@ def gradients(
     gpt: Any, root: Path, parallel: ParallelConfig, reference: dict[str, torch.Tensor]
 ) -> tuple[float, str]:
     """Largest relative difference of any tensor's gradient of a fixed functional of the logits."""
+    from megatron.core.distributed.finalize_model_grads import (
+        _allreduce_non_tensor_model_parallel_grads as sum_shared_gradients,
+    )
+
     tokens, functional = reference["tokens"], reference["functional"]
     positions = torch.arange(tokens.shape[1]).expand_as(tokens)
     device = torch.cuda.current_device()
