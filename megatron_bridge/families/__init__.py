@@ -8,12 +8,19 @@ from pathlib import Path
 from typing import Any
 
 from megatron_bridge.errors import ConfigError, InputError
+from megatron_bridge.families.bloom import BLOOM
+from megatron_bridge.families.cohere import COHERE
+from megatron_bridge.families.falcon import FALCON
 from megatron_bridge.families.gemma import GEMMA, GEMMA2, GEMMA3_TEXT
+from megatron_bridge.families.gpt2 import GPT2, GPT_BIGCODE
+from megatron_bridge.families.gpt_neox import GPT_NEOX
 from megatron_bridge.families.llama import INTERNLM, LLAMA, MISTRAL
 from megatron_bridge.families.moe import MIXTRAL, QWEN2_MOE, QWEN3_MOE
+from megatron_bridge.families.opt import OPT
 from megatron_bridge.families.phi3 import PHI3
 from megatron_bridge.families.qwen2 import QWEN2
 from megatron_bridge.families.qwen3 import QWEN3
+from megatron_bridge.families.starcoder2 import STARCODER2
 from megatron_bridge.mapping import Family
 
 _ALL = (
@@ -25,10 +32,18 @@ _ALL = (
     MIXTRAL,
     QWEN2_MOE,
     QWEN3_MOE,
+    GPT_BIGCODE,
+    STARCODER2,
+    GPT2,
+    FALCON,
+    BLOOM,
+    OPT,
     GEMMA,
     GEMMA2,
     GEMMA3_TEXT,
     PHI3,
+    GPT_NEOX,
+    COHERE,
 )
 FAMILIES = {family.model_type: family for family in _ALL}
 
