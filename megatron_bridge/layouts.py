@@ -212,6 +212,23 @@ class Vocab:
         return [whole[: shape.vocab]]
 
 
+@dataclass(frozen=True)
+class NormalizedVocab(Vocab):
+    """`VOCAB` whose rows get length 1 on their way out: the one layout that changes values.
+
+    It is for exports only, of an output layer that is normalised in every forward pass.
+    """
+
+    name: str = "NORMALIZED_VOCAB"
+
+    def unpack(self, whole: Tensor, shape: ModelShape) -> list[Tensor]:
+        """`[padded_vocab, hidden]` to `[vocab, hidden]` with rows of length 1."""
+        import torch
+
+        (part,) = super().unpack(whole, shape)
+        return [torch.nn.functional.normalize(part.float(), dim=-1).to(part.dtype)]
+
+
 AS_IS, STACKED, GROUPED_QKV, VOCAB = AsIs(), Stacked(), GroupedQKV(), Vocab()
 FUSED_QKV, FUSED_QKV_T = FusedQKV(), FusedQKV("FUSED_QKV_T", transposed=True)
-TRANSPOSED = Transposed()
+TRANSPOSED, NORMALIZED_VOCAB = Transposed(), NormalizedVocab()

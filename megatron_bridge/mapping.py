@@ -140,6 +140,8 @@ class Family:
     only: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
     """Switches of `config.json` and the values that can be carried over; others are refused. The
     first value is the default."""
+    refused: Mapping[str, str] = field(default_factory=dict)
+    """Entries of `config.json` that only another network of this name has, and its reason."""
     parts: Mapping[str, Callable[[Config], bool]] = field(default_factory=dict)
     """Optional parts by name, with the test on `config.json` that says whether they are there."""
     layer_sets: Callable[[Config], Mapping[str, Iterable[int]]] = lambda config: {}
@@ -152,6 +154,9 @@ class Family:
     """What some files leave off in front of every name; they get it back as they had it."""
     vocab: str = "vocab_size"
     """The entry of `config.json` with the number of tokens."""
+    native: Callable[[Config], tuple[Family, Config]] | None = None
+    """Where the family's class is remote code: the family and the `config.json` of transformers'
+    class that computes the same; raises `ConfigError` where there is none."""
 
     def megatron_config(self, config: Config) -> dict[str, Any]:
         """Return flat JSON-able fields: Megatron's `TransformerConfig`, `GPTModel`, `Options`.
@@ -159,16 +164,13 @@ class Family:
         Raises:
             ConfigError: a field is missing or a switch has a value that cannot be carried over.
         """
+        for key, why in self.refused.items():
+            if config.get(key):
+                raise self._cannot_carry(key, config[key], f"a model without it: {why}")
         for key, allowed in self.only.items():
             value = config.get(key, allowed[0])
             if value not in allowed:
-                raise ConfigError(
-                    f"{self.model_type}: {key} cannot be carried over to Megatron",
-                    where=f"config.json, {key}",
-                    expected=" or ".join(map(repr, allowed)),
-                    got=repr(value),
-                    fix="convert a model without this switch",
-                )
+                raise self._cannot_carry(key, value, " or ".join(map(repr, allowed)))
         fields = {**self.fixed, **{f.megatron: f.read(config) for f in self.fields}}
         for compute in self.computed:
             fields |= compute(config)
@@ -177,15 +179,7 @@ class Family:
     def shape(self, config: Config) -> ModelShape:
         """Return the sizes that packing needs."""
         fields = self.megatron_config(config)
-        vocab = int(config[self.vocab]) if self.vocab in config else 0
-        if vocab < 1:
-            raise ConfigError(
-                f"config.json has no {self.vocab}",
-                where="config.json",
-                expected="a positive number",
-                got=config.get(self.vocab, "none"),
-                fix="use the config.json that belongs to the weights",
-            )
+        vocab = Field("vocab_size", self.vocab).read(config)
         return ModelShape(
             layers=fields["num_layers"],
             hidden=fields["hidden_size"],
@@ -209,6 +203,15 @@ class Family:
     def is_buffer(self, name: str) -> bool:
         """True for a tensor of the Hugging Face file that holds no weights."""
         return any(re.fullmatch(pattern, name) for pattern in self.buffers)
+
+    def _cannot_carry(self, key: str, got: object, expected: str) -> ConfigError:
+        return ConfigError(
+            f"{self.model_type}: {key} cannot be carried over to Megatron",
+            where=f"config.json, {key}",
+            expected=expected,
+            got=repr(got),
+            fix="convert a model without this switch",
+        )
 
     def without_prefix(self) -> Family:
         """Return the family with the names of a file that leaves `prefix` off."""

@@ -8,16 +8,20 @@ from pathlib import Path
 from typing import Any
 
 from megatron_bridge.errors import ConfigError, InputError
+from megatron_bridge.families.baichuan import BAICHUAN
 from megatron_bridge.families.bloom import BLOOM
+from megatron_bridge.families.chatglm import CHATGLM
 from megatron_bridge.families.cohere import COHERE
 from megatron_bridge.families.falcon import FALCON
 from megatron_bridge.families.gemma import GEMMA, GEMMA2, GEMMA3_TEXT
+from megatron_bridge.families.glm import GLM, GLM4
 from megatron_bridge.families.gpt2 import GPT2, GPT_BIGCODE
 from megatron_bridge.families.gpt_neox import GPT_NEOX
 from megatron_bridge.families.llama import INTERNLM, LLAMA, MISTRAL
 from megatron_bridge.families.moe import MIXTRAL, QWEN2_MOE, QWEN3_MOE
 from megatron_bridge.families.opt import OPT
 from megatron_bridge.families.phi3 import PHI3
+from megatron_bridge.families.qwen import QWEN
 from megatron_bridge.families.qwen2 import QWEN2
 from megatron_bridge.families.qwen3 import QWEN3
 from megatron_bridge.families.starcoder2 import STARCODER2
@@ -27,11 +31,16 @@ _ALL = (
     LLAMA,
     INTERNLM,
     MISTRAL,
+    BAICHUAN,
+    QWEN,
     QWEN2,
     QWEN3,
     MIXTRAL,
     QWEN2_MOE,
     QWEN3_MOE,
+    CHATGLM,
+    GLM,
+    GLM4,
     GPT_BIGCODE,
     STARCODER2,
     GPT2,
