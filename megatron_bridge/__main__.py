@@ -186,6 +186,12 @@ def _told(certificate: dict[str, Any], options: argparse.Namespace) -> int:
         )
         for name in coverage["buffers_left_out"] + coverage["tied_copies_left_out"]:
             print(f"left out: {name}")
+        for reason, lost in coverage["weights_left_out"].items():
+            if lost["tensors"]:
+                print(
+                    f"LEFT OUT: {reason}: {len(lost['tensors'])} tensors, {lost['parameters']:,}"
+                    " parameters; they do not come back"
+                )
     return 0
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import itertools
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -44,6 +45,7 @@ class Conversion:
     def of_weights(cls, weights: hf.Weights) -> Conversion:
         """Read the `config.json` beside weights, and see how they name their tensors."""
         model = cls.of_folder(weights.folder)
+        _refuse_quantized(model.config, weights)
         prefix = model.family.prefix
         if prefix and not any(name.startswith(prefix) for name in weights.names):
             return cls.of_folder(weights.folder, hf_prefix=False)
@@ -85,16 +87,27 @@ class Conversion:
         size, stored = reader.shapes()[bound.slot.key]
         tail = size[len(bound.slot.index) :]
         parts = self.unpack(bound, torch.empty(tail, dtype=stored, device="meta"))
-        target = hf.dtype_of(dtype) if dtype else stored
+        target = cast(bound, dtype, stored)
         return [
             hf.TensorSpec(name, target, tuple(part.shape))
             for name, part in zip(bound.hf, parts, strict=True)
         ]
 
     def weight_names(self, weights: hf.Weights) -> list[str]:
-        """Tensors of the folder that rows must claim: all but a tied model's second embedding."""
-        copy = self._tied_copy(weights)
-        return [name for name in weights.names if name != copy]
+        """Tensors of the folder that rows must claim.
+
+        A tied model's second embedding is not among them, nor are weights that have no place.
+        """
+        passed = {self._tied_copy(weights), *itertools.chain(*self.left_out(weights).values())}
+        return [name for name in weights.names if name not in passed]
+
+    def left_out(self, weights: hf.Weights) -> dict[str, list[str]]:
+        """Weights of the folder that Megatron's model has no place for, by what they are."""
+        found: dict[str, list[str]] = {}
+        for pattern, reason in self.family.left_out(self.config).items():
+            names = [name for name in weights.names if re.fullmatch(pattern, name)]
+            found.setdefault(reason, []).extend(names)
+        return found
 
     def slots(self, reader: torch_dist.Reader) -> list[Slot]:
         """The checkpoint's model tensors, one entry a layer."""
@@ -119,6 +132,24 @@ class Conversion:
                 fix="set tie_word_embeddings to false if the output layer was trained apart",
             )
         return copy
+
+
+def _refuse_quantized(config: dict[str, Any], weights: hf.Weights) -> None:
+    scales = [name for name in weights.names if name.endswith("_scale_inv")]
+    how = config.get("quantization_config") or {}
+    if scales or how:
+        raise InputError(
+            "The weights are quantised",
+            where=weights.folder,
+            expected="weights in bfloat16, float16 or float32, and no quantization_config",
+            got=f"{how.get('quant_method', 'quantised weights')}, with {len(scales)} scales",
+            fix="give the model in bfloat16, or dequantise it first",
+        )
+
+
+def cast(bound: Bound, wanted: DType | None, own: torch.dtype) -> torch.dtype:
+    """Return the number format that a tensor has after a cast of the model; None casts nothing."""
+    return own if wanted is None or bound.row.keeps_dtype else hf.dtype_of(wanted)
 
 
 def digest(tensor: torch.Tensor) -> str:

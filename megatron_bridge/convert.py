@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from megatron_bridge import checkpoint, hf, torch_dist
 from megatron_bridge.certificate import CERTIFICATE
 from megatron_bridge.config import DType
-from megatron_bridge.conversion import Conversion
+from megatron_bridge.conversion import Conversion, cast
 from megatron_bridge.errors import ConfigError, InputError, MappingError, ProofError
 from megatron_bridge.mapping import Bound, check
 from megatron_bridge.verify import certify
@@ -54,11 +54,10 @@ def import_hf(
     with _fresh(Path(out)) as partial, hf.Weights(hf_dir) as weights:
         model = Conversion.of_weights(weights)
         _refuse(check(model.family, model.shape, hf_names=model.weight_names(weights)), hf_dir)
-        target = hf.dtype_of(dtype) if dtype else None
         count = _counter(progress, len(model.bounds))
         widest = _widest(model, weights)
         chunks = [
-            _chunk(model, bound, weights, target or widest[bound.slot.key], count)
+            _chunk(model, bound, weights, cast(bound, dtype, widest[bound.slot.key]), count)
             for bound in model.bounds
         ]
         torch_dist.write(partial, chunks)
@@ -168,7 +167,7 @@ def _tensors(
         count()
         whole = reader.read(bound.slot.key, bound.slot.index)
         for name, part in zip(bound.hf, model.unpack(bound, whole), strict=True):
-            yield name, part.to(hf.dtype_of(dtype)) if dtype else part
+            yield name, part.to(cast(bound, dtype, part.dtype))
 
 
 def _carry(source: Path, target: Path) -> None:

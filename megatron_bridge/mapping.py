@@ -53,6 +53,8 @@ class Row:
     """The optional part of the model that this row belongs to, or None for every model."""
     layers: str | None = field(default=None, kw_only=True)
     """The kind of layers that have this tensor, or None for all."""
+    keeps_dtype: bool = field(default=False, kw_only=True)
+    """No cast of the model's weights changes this tensor's number format."""
 
     def expand(self, shape: ModelShape) -> Iterator[Bound]:
         """Yield this row once for each layer and expert, or once."""
@@ -148,6 +150,8 @@ class Family:
     """Layers by kind, for rows that belong to some layers only."""
     buffers: tuple[str, ...] = ()
     """Regular expressions of Hugging Face tensors that hold no weights and may be left out."""
+    left_out: Callable[[Config], Mapping[str, str]] = lambda config: {}
+    """Regular expressions of weights with no place in Megatron's model, and what they are."""
     tied: tuple[str, str] = ("lm_head.weight", "model.embed_tokens.weight")
     """Output and input embedding; a tied model's file may hold the first as a copy."""
     prefix: str = ""
@@ -247,15 +251,10 @@ def sizes_of(fields: Mapping[str, Any]) -> dict[str, int]:
         known |= {"shared ffn": shared, "shared gate and up": 2 * shared}
     if fields.get("multi_latent_attention"):
         latent, rotary = fields["kv_lora_rank"], fields["qk_pos_emb_head_dim"]
-        query = fields["qk_head_dim"]
-        known |= {
-            "query latent": fields["q_lora_rank"] or 0,
-            "queries": heads * (query + rotary),
-            "KV latent": latent,
-            "KV latent and rotary": latent + rotary,
-            "keys and values": heads * (query + fields["v_head_dim"]),
-            "values": heads * fields["v_head_dim"],
-        }
+        query, value = fields["qk_head_dim"], fields["v_head_dim"]
+        known |= {"query latent": fields["q_lora_rank"] or 0, "queries": heads * (query + rotary)}
+        known |= {"KV latent": latent, "KV latent and rotary": latent + rotary}
+        known |= {"keys and values": heads * (query + value), "values": heads * value}
     return known
 
 

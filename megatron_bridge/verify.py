@@ -8,6 +8,8 @@ the right thing is another question; logits against Hugging Face answer it.
 from __future__ import annotations
 
 import hashlib
+import itertools
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -42,12 +44,14 @@ def certify(kind: str, model: Conversion, weights: hf.Weights, folder: Path) -> 
     """
     with torch_dist.Reader(folder) as reader:
         model = model.padded_as(reader)
-        names = model.weight_names(weights)
+        names, left_out = model.weight_names(weights), model.left_out(weights)
+        passed = set(weights.names) - set(names)
         problems = check(model.family, model.shape, names, model.slots(reader))
         digests: dict[str, str] = {}
         parameters = 0
         stored = {hf.dtype_name(dtype) for _, dtype in _model_shapes(reader)}
-        found = {hf.dtype_name(weights.spec(name).dtype) for name in names}
+        weighty = [name for name in names if not model.family.is_buffer(name)]
+        found = {hf.dtype_name(weights.spec(name).dtype) for name in weighty}
         for bound in model.bounds if not problems else ():
             parts = [weights.read(name) for name in bound.hf]
             whole = reader.read(bound.slot.key, bound.slot.index)
@@ -78,7 +82,14 @@ def certify(kind: str, model: Conversion, weights: hf.Weights, folder: Path) -> 
             "hugging_face_tensors": len(names),
             "megatron_tensors": len(model.bounds),
             "buffers_left_out": [name for name in names if model.family.is_buffer(name)],
-            "tied_copies_left_out": sorted(set(weights.names) - set(names)),
+            "tied_copies_left_out": sorted(passed - set(itertools.chain(*left_out.values()))),
+            "weights_left_out": {
+                reason: {
+                    "tensors": lost,
+                    "parameters": sum(math.prod(weights.spec(name).shape) for name in lost),
+                }
+                for reason, lost in left_out.items()
+            },
             "other_checkpoint_tensors": len(others),
         },
         "inverse": {"algorithm": "sha256", "tensors": digests},

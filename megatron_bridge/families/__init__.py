@@ -12,6 +12,7 @@ from megatron_bridge.families.baichuan import BAICHUAN
 from megatron_bridge.families.bloom import BLOOM
 from megatron_bridge.families.chatglm import CHATGLM
 from megatron_bridge.families.cohere import COHERE
+from megatron_bridge.families.deepseek import DEEPSEEK_V2, DEEPSEEK_V3
 from megatron_bridge.families.falcon import FALCON
 from megatron_bridge.families.gemma import GEMMA, GEMMA2, GEMMA3_TEXT
 from megatron_bridge.families.glm import GLM, GLM4
@@ -38,6 +39,8 @@ _ALL = (
     MIXTRAL,
     QWEN2_MOE,
     QWEN3_MOE,
+    DEEPSEEK_V2,
+    DEEPSEEK_V3,
     CHATGLM,
     GLM,
     GLM4,

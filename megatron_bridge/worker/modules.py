@@ -21,6 +21,7 @@ from megatron.core.transformer.transformer_layer import TransformerLayer
 from megatron.core.transformer.utils import is_layer_window_attention
 from torch import nn
 
+from megatron_bridge.errors import ConfigError
 from megatron_bridge.options import Options
 
 
@@ -68,7 +69,7 @@ class Norm(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Return `x` normalised, in the dtype of `x`."""
-        weight = self.weight
+        weight: torch.Tensor | None = self.weight
         if weight is not None and self.shift:
             weight = weight.float() + self.shift  # in bfloat16 the sum would be rounded
         if self.is_layer_norm:
@@ -255,25 +256,33 @@ class BiasRow(RowParallelLinear):
 class GroupMaxRouter(TopKRouter):
     """A router that scores a group of experts by its best one, as DeepSeek-V2 does.
 
-    Megatron sums a group's best experts. Source: `group_limited_greedy` in transformers'
-    `modeling_deepseek_v2.py`.
+    Megatron sums a group's best experts. All else, such as the losses that balance the experts,
+    stays Megatron's. Source: `group_limited_greedy` in transformers' `modeling_deepseek_v2.py`.
     """
 
-    def routing(
-        self, logits: torch.Tensor, *args: Any, **kwargs: Any
+    def __init__(self, config: Any, *args: Any, **kwargs: Any) -> None:
+        super().__init__(config, *args, **kwargs)
+        if config.moe_router_fusion:
+            raise ConfigError(
+                "The fused router scores a group of experts in another way than this model",
+                where="megatron.moe_router_fusion",
+                expected="false",
+                got="true",
+                fix="remove megatron.moe_router_fusion",
+            )
+        # Megatron asks whatever lies here for its choice, if anything does.
+        self.router_replay: Any = _BestOfEachGroup()
+
+
+class _BestOfEachGroup:
+    layer_number: int | None = None
+
+    def get_replay_topk(
+        self, scores: torch.Tensor, topk: int, groups: int, allowed: int, default: Any
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return weights and choice of experts, both [tokens, experts]."""
-        config: Any = self.config
-        groups, allowed = config.ours.router_groups
-        experts = config.num_moe_experts
-        shares = torch.softmax(logits.view(-1, experts).float(), -1)
-        best = shares.view(-1, groups, experts // groups).amax(-1).topk(allowed, -1).indices
-        open_groups = torch.zeros_like(shares[:, :groups], dtype=torch.bool).scatter(1, best, True)
-        closed = ~open_groups.repeat_interleave(experts // groups, 1)
-        weights, chosen = shares.masked_fill(closed, 0.0).topk(config.moe_router_topk, -1)
-        weights = weights * (config.moe_router_topk_scaling_factor or 1.0)
-        routed = torch.zeros_like(shares)
-        return (
-            routed.scatter(1, chosen, weights).type_as(logits),
-            routed.scatter(1, chosen, 1.0).bool(),
-        )
+        """Return the scores and numbers of the chosen experts, both [tokens, topk]."""
+        grouped = scores.view(len(scores), groups, -1)
+        best = grouped.amax(-1).topk(allowed, -1).indices
+        closed = torch.ones_like(grouped[..., 0], dtype=torch.bool).scatter(1, best, False)
+        weights, experts = grouped.masked_fill(closed[..., None], 0.0).flatten(1).topk(topk, -1)
+        return weights, experts
