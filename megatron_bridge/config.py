@@ -182,7 +182,8 @@ def validate_layout(
     """
     tensor, layers = parallel.tensor_parallel, fields["num_layers"]
     heads, groups = fields["num_attention_heads"], fields["num_query_groups"]
-    longest = fields["max_sequence_length"]
+    # OPT's table of positions begins with rows that no token uses.
+    longest = fields["max_sequence_length"] - fields.get("position_offset", 0)
     length = sequence_length
     checks = (
         (layers % parallel.pipeline_parallel == 0, "pipeline_parallel",
