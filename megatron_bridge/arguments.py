@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NoReturn, get_args
 
-from megatron_bridge.config import DType, TrainConfig
+from megatron_bridge.config import DType, Form, TrainConfig
 from megatron_bridge.errors import ConfigError
 
 Run = Callable[[argparse.Namespace], int]
@@ -84,6 +84,15 @@ def _export(command: argparse.ArgumentParser) -> None:
         help="take config, tokenizer and other files from this folder; default: from the "
         "checkpoint's hf/, byte for byte as they were imported",
     )
+    command.add_argument(
+        "--as",
+        dest="form",
+        choices=get_args(Form),
+        default="original",
+        help="native: write chatglm as transformers' Glm, qwen as Qwen2, internlm and baichuan 7B "
+        "as Llama, which need no remote code; tokenizer files stay as they are, so a tokenizer "
+        "that is remote code stays remote. default: original",
+    )
     _output(command, "the checkpoint's own")
 
 
@@ -155,6 +164,20 @@ def _generate(command: argparse.ArgumentParser) -> None:
     _ranks(command, "JSON file to write: for each prompt the list of its new ids")
 
 
+def _families(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "--names",
+        metavar="TYPE",
+        help="the tensors of this model_type: Hugging Face's, Megatron's and Transformer Engine's "
+        "names side by side",
+    )
+    command.add_argument(
+        "--json",
+        action="store_true",
+        help="each family's checks with their figures, or with --names all names, as JSON",
+    )
+
+
 def _output(command: argparse.ArgumentParser, default: str) -> None:
     command.add_argument("out", type=Path, help="folder to write; new or empty")
     command.add_argument(
@@ -194,7 +217,8 @@ _COMMANDS: dict[str, tuple[Callable[[argparse.ArgumentParser], Any], str, str]] 
         _export,
         "Convert a checkpoint to a Hugging Face folder.\n\n"
         "The reverse of import, with the same proof.",
-        "  python -m megatron_bridge export ckpt back",
+        "  python -m megatron_bridge export ckpt back\n"
+        "  python -m megatron_bridge export ckpt served --as native",
     ),
     "verify": (
         _verify,
@@ -231,5 +255,12 @@ _COMMANDS: dict[str, tuple[Callable[[argparse.ArgumentParser], Any], str, str]] 
         "  echo '[[504, 3575, 282, 4649, 314]]' > ids.json\n"
         "  python -m megatron_bridge generate ckpt --prompts ids.json --max-new-tokens 16 "
         "--out new.json",
+    ),
+    "families": (
+        _families,
+        "List the model families; their tensors' names; what each was proved by.\n\n"
+        "One line a family: its layers, what our own modules do in it (in brackets: in some of\n"
+        "its models), and the only values of config.json's switches that can be carried over.",
+        "  python -m megatron_bridge families --names qwen3_moe",
     ),
 }  # fmt: skip
