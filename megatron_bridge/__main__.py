@@ -1,4 +1,4 @@
-"""`python -m megatron_bridge`: import, export, verify, train, logits, generate.
+"""`python -m megatron_bridge`: import, export, verify, train, logits, generate, families.
 
 Built on argparse, so that it runs on a GPU machine that has nothing of the pipeline's.
 """
@@ -127,6 +127,18 @@ def _generate(options: argparse.Namespace) -> int:
     return 0
 
 
+def _families(options: argparse.Namespace) -> int:
+    from megatron_bridge import listing
+
+    chosen: str | None = options.names
+    if options.json:
+        found: object = listing.names(chosen) if chosen else listing.proof()
+        print(json.dumps(found, indent=1, ensure_ascii=False))
+    else:
+        print("\n".join(listing.name_lines(chosen) if chosen else listing.lines()))
+    return 0
+
+
 def _parallel(options: argparse.Namespace) -> ParallelConfig:
     try:
         return ParallelConfig(
@@ -223,6 +235,7 @@ _RUNS = {
     "train": _train,
     "logits": _logits,
     "generate": _generate,
+    "families": _families,
 }
 
 
