@@ -49,7 +49,9 @@ def _export(options: argparse.Namespace) -> int:
     from megatron_bridge.convert import export_hf
 
     with _Bar("export") as bar:
-        certificate = export_hf(options.checkpoint, options.out, options.like, options.dtype, bar)
+        certificate = export_hf(
+            options.checkpoint, options.out, options.like, options.dtype, bar, options.form
+        )
     return _told(certificate, options)
 
 
@@ -198,6 +200,8 @@ def _told(certificate: dict[str, Any], options: argparse.Namespace) -> int:
         )
         for name in coverage["buffers_left_out"] + coverage["tied_copies_left_out"]:
             print(f"left out: {name}")
+        for name in certificate["inverse"]["rows_normalised_to_length_1"]:
+            print(f"changed: {name}, its rows normalised to length 1")
         for reason, lost in coverage["weights_left_out"].items():
             if lost["tensors"]:
                 print(

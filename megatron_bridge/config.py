@@ -11,6 +11,8 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 from megatron_bridge.errors import ConfigError
 
 DType = Literal["float32", "bfloat16"]
+Form = Literal["original", "native"]
+"""Names and `config.json` of an exported model: its own, or those of transformers' equal class."""
 
 
 class ParallelConfig(BaseModel):

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from megatron_bridge import families, hf, torch_dist
 from megatron_bridge.config import DType
 from megatron_bridge.errors import InputError, MappingError
-from megatron_bridge.layouts import VOCAB, ModelShape
+from megatron_bridge.layouts import NORMALIZED_VOCAB, VOCAB, ModelShape
 from megatron_bridge.mapping import Bound, Family, Slot
 
 if TYPE_CHECKING:
@@ -50,6 +50,14 @@ class Conversion:
         if prefix and not any(name.startswith(prefix) for name in weights.names):
             return cls.of_folder(weights.folder, hf_prefix=False)
         return model
+
+    def as_native(self) -> Conversion:
+        """The same model as transformers' own class holds it, where its class is remote code."""
+        if self.family.native is None:
+            return self
+        family, config = self.family.native(self.config)
+        shape = family.shape(config)
+        return Conversion(family, dict(config), shape, tuple(family.expand(shape)))
 
     def padded_as(self, reader: torch_dist.Reader) -> Conversion:
         """Take the padded vocabulary from a checkpoint; it may differ with tensor parallelism."""
@@ -108,6 +116,11 @@ class Conversion:
             names = [name for name in weights.names if re.fullmatch(pattern, name)]
             found.setdefault(reason, []).extend(names)
         return found
+
+    def changed(self) -> list[str]:
+        """Hugging Face tensors that do not get the checkpoint's values, but rows of length 1."""
+        bounds = [bound for bound in self.bounds if bound.row.layout is NORMALIZED_VOCAB]
+        return [name for bound in bounds for name in bound.hf]
 
     def slots(self, reader: torch_dist.Reader) -> list[Slot]:
         """The checkpoint's model tensors, one entry a layer."""

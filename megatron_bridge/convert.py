@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from megatron_bridge import checkpoint, hf, torch_dist
 from megatron_bridge.certificate import CERTIFICATE
-from megatron_bridge.config import DType
+from megatron_bridge.config import DType, Form
 from megatron_bridge.conversion import Conversion, cast
 from megatron_bridge.errors import ConfigError, InputError, MappingError, ProofError
 from megatron_bridge.mapping import Bound, check
@@ -83,6 +83,7 @@ def export_hf(
     like: Path | str | None = None,
     dtype: DType | None = None,
     progress: Progress | None = None,
+    form: Form = "original",
 ) -> dict[str, Any]:
     """Convert a checkpoint to a Hugging Face folder; return its certificate.
 
@@ -93,20 +94,25 @@ def export_hf(
             that travelled with the checkpoint.
         dtype: number format to cast to; by default the checkpoint's own.
         progress: called once a Megatron tensor.
+        form: "native" writes transformers' own class for a model whose class is remote code.
 
     Raises:
-        ConfigError, InputError, MappingError, ProofError: as `import_hf`.
+        ConfigError, InputError, MappingError, ProofError: as `import_hf`; a ConfigError also where
+            no native class computes the same.
     """
     folder = Path(folder)
     info = checkpoint.read_info(folder)
     carried = Path(like) if like else folder / checkpoint.HF_FILES
     with _fresh(Path(out)) as partial, torch_dist.Reader(folder) as reader:
-        model = Conversion.of_folder(carried, info.hf_prefix).padded_as(reader)
+        own = Conversion.of_folder(carried, info.hf_prefix)
+        model = (own.as_native() if form == "native" else own).padded_as(reader)
         _refuse(check(model.family, model.shape, slots=model.slots(reader)), folder)
         specs = [spec for bound in model.bounds for spec in model.hf_specs(bound, reader, dtype)]
         count = _counter(progress, len(model.bounds))
         hf.write_weights(partial, specs, _tensors(model, reader, dtype, count))
         _carry(carried, partial)
+        if model.config != own.config:
+            _write_config(partial / "config.json", model.config)
         _name_dtype(
             partial / "config.json", hf.dtype_name(hf.main_dtype((s.dtype, s.bytes) for s in specs))
         )
@@ -181,8 +187,11 @@ def _name_dtype(path: Path, dtype: str) -> None:
     config = json.loads(path.read_text(encoding="utf-8"))
     key = "dtype" if "dtype" in config or "torch_dtype" not in config else "torch_dtype"
     if config.get(key) != dtype:
-        config[key] = dtype
-        path.write_text(json.dumps(config, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+        _write_config(path, config | {key: dtype})
+
+
+def _write_config(path: Path, config: dict[str, Any]) -> None:
+    path.write_text(json.dumps(config, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
 def _prove(certificate: dict[str, Any], folder: Path) -> dict[str, Any]:

@@ -175,7 +175,8 @@ class Family:
             value = config.get(key, allowed[0])
             if value not in allowed:
                 raise self._cannot_carry(key, value, " or ".join(map(repr, allowed)))
-        fields = {**self.fixed, **{f.megatron: f.read(config) for f in self.fields}}
+        last = {f.megatron: f for f in self.fields}  # a family's own come after shared ones
+        fields = {**self.fixed, **{name: f.read(config) for name, f in last.items()}}
         for compute in self.computed:
             fields |= compute(config)
         return fields

@@ -92,7 +92,11 @@ def certify(kind: str, model: Conversion, weights: hf.Weights, folder: Path) -> 
             },
             "other_checkpoint_tensors": len(others),
         },
-        "inverse": {"algorithm": "sha256", "tensors": digests},
+        "inverse": {
+            "algorithm": "sha256",
+            "tensors": digests,
+            "rows_normalised_to_length_1": model.changed(),
+        },
         "files": carried,
     }
 

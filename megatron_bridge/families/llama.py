@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from megatron_bridge.errors import ConfigError
-from megatron_bridge.families import rotary, rows
+from megatron_bridge.families import native, rotary, rows
 from megatron_bridge.families.toy import TOY
 from megatron_bridge.mapping import Config, Family
 
@@ -50,15 +50,39 @@ LLAMA = Family(
     toy={"model_type": "llama", **TOY},
 )
 
+
+def _internlm_rope(config: Config) -> dict[str, Any]:
+    """Later files say in `rotary` what Llama's say in `rope_scaling`."""
+    given = config.get("rotary")
+    if not given:
+        return rotary.rope(config)
+    kind = "dynamic" if given.get("type") == "dynamic" else "default"
+    base, factor = given.get("base", 10000), given.get("scaling_factor", 1.0)
+    rope = {"rope_type": kind, "rope_theta": base, "factor": factor}
+    return rotary.rope({**config, "rope_parameters": rope})
+
+
+def _internlm_native(config: Config) -> tuple[Family, Config]:
+    return LLAMA, native.config_of(
+        LLAMA,
+        INTERNLM.megatron_config(config),
+        config,
+        architecture="LlamaForCausalLM",
+        vocab_size=config["vocab_size"],
+        attention_bias=config.get("bias", True),
+    )
+
+
 INTERNLM = replace(
     LLAMA,
     model_type="internlm",
-    computed=(rotary.rope, lambda config: _biases({"attention_bias": config.get("bias", True)})),
+    computed=(_internlm_rope, lambda config: _biases({"attention_bias": config.get("bias", True)})),
     parts={
         **rows.untied(),
         "attention bias": lambda config: bool(config.get("bias", True)),
         "mlp bias": lambda config: False,
     },
+    native=_internlm_native,
     toy={"model_type": "internlm", **TOY, "bias": True},
 )
 """InternLM-1: Llama with `bias` for `attention_bias`; its class is remote code."""

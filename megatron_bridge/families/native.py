@@ -30,7 +30,8 @@ def config_of(
         vocab_size: rows of the embedding.
         more: entries that only the native class has.
     """
-    scaling = fields["rope_scaling"]
+    scaling = dict(fields["rope_scaling"] or {})
+    scaling.pop("max_position_embeddings", None)
     return {
         "architectures": [architecture],
         "model_type": native.model_type,
@@ -38,7 +39,7 @@ def config_of(
         **{field.hf: fields[field.megatron] for field in native.fields},
         "hidden_act": "silu",
         "rope_theta": fields["rotary_base"],
-        **({"rope_scaling": dict(scaling)} if scaling else {}),
+        **({"rope_scaling": scaling} if scaling else {}),
         **more,
         **{name: config.get(name) for name in KEPT},
         **{name: config[name] for name in DTYPES if name in config},
