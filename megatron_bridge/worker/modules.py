@@ -190,11 +190,12 @@ class ParallelLayer(TransformerLayer):
             x, attention_mask=attention_mask, rotary_pos_emb=rotary_pos_emb, **options
         )
         mlp, mlp_bias = self.mlp(y)
-        out = hidden_states + attention + mlp
+        both = attention + mlp
         for bias in (attention_bias, mlp_bias):
             if bias is not None:
-                out = out + bias
-        return out, None
+                both = both + bias
+        rate = self.hidden_dropout if self.training else 0.0
+        return hidden_states + nn.functional.dropout(both, rate), None
 
 
 class SandwichLayer(TransformerLayer):

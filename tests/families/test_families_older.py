@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from megatron_bridge import families
 from megatron_bridge.config import ParallelConfig, validate_layout
 from megatron_bridge.convert import export_hf, import_hf
 from megatron_bridge.errors import ConfigError, MappingError
+from megatron_bridge.verify import verify
 
 MASK = torch.ones(1, 1, 7, 7, dtype=torch.bool).tril()
 OLD_FILES: Mapping[str, tuple[str, dict[str, torch.Tensor]]] = {
@@ -55,6 +57,7 @@ def test_an_old_file_goes_back_under_its_own_names(model_type: str, tmp_path: Pa
     left_out = certificate["coverage"]["buffers_left_out"]
     assert left_out == sorted(OLD_FILES[model_type][1])
     assert certificate["dtype"]["cast"] is False
+    assert verify(tmp_path / "hf", tmp_path / "checkpoint")["holds"]
     export_hf(tmp_path / "checkpoint", tmp_path / "back")
     back = load_file(tmp_path / "back" / "model.safetensors")
     assert back.keys() == weights.keys()
@@ -165,3 +168,22 @@ def test_what_cannot_be_carried_over_is_named(model_type: str, change: dict[str,
     (key,) = change
     with pytest.raises(ConfigError, match=rf"config\.json, {key}"):
         family.megatron_config({**family.toy, **change})
+
+
+@pytest.mark.parametrize("rate", [0.0, 0.5])
+def test_a_parallel_layer_drops_attention_and_mlp_out_in_training_only(rate: float) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # Megatron's own, when it is imported
+        from megatron_bridge.worker.modules import ParallelLayer
+
+    layer: Any = ParallelLayer.__new__(ParallelLayer)
+    torch.nn.Module.__init__(layer)
+    layer.hidden_dropout = rate
+    layer.input_layernorm = layer.pre_mlp_layernorm = torch.nn.Identity()
+    layer.self_attention = lambda x, **_: (x, None)
+    layer.mlp = lambda y: (y, torch.ones(6))
+    x = torch.ones(5, 2, 6)
+    trained, _ = layer.forward(x)
+    assert set(trained.unique().tolist()) == ({1.0, 7.0} if rate else {4.0})
+    answered, _ = layer.eval().forward(x)
+    assert answered.unique().tolist() == [4.0]
