@@ -6,6 +6,7 @@ is written beside its final place and moved there whole, after it was read back 
 
 from __future__ import annotations
 
+import functools
 import json
 import math
 import os
@@ -15,12 +16,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from megatron_bridge import checkpoint, hf, torch_dist
-from megatron_bridge.certificate import CERTIFICATE
+from megatron_bridge import certificate, checkpoint, hf, torch_dist
 from megatron_bridge.config import DType, Form
 from megatron_bridge.conversion import Conversion, cast
-from megatron_bridge.errors import ConfigError, InputError, MappingError, ProofError
+from megatron_bridge.errors import ConfigError, InputError, MappingError
 from megatron_bridge.mapping import Bound, check
+from megatron_bridge.proof import Proof, add_answers, add_architecture
 from megatron_bridge.verify import certify
 
 if TYPE_CHECKING:
@@ -35,6 +36,7 @@ def import_hf(
     out: Path | str,
     dtype: DType | None = None,
     progress: Progress | None = None,
+    proof: Proof | None = None,
 ) -> dict[str, Any]:
     """Convert a Hugging Face folder to a `torch_dist` checkpoint; return its certificate.
 
@@ -43,14 +45,15 @@ def import_hf(
         out: a new or empty folder.
         dtype: number format to cast to; by default every tensor keeps its own, so nothing is lost.
         progress: called once a Megatron tensor.
+        proof: what is compared beside the tensors; the architecture when None.
 
     Raises:
         ConfigError: no such family, a switch that cannot be carried over, or `out` is not empty.
         InputError: the folder lacks something or a file is damaged.
         MappingError: a tensor that no row claims, or one that is missing.
-        ProofError: what was written differs from what was read.
+        ProofError: what was written differs from what was read, or is not the same model.
     """
-    hf_dir = Path(hf_dir)
+    hf_dir, proof = Path(hf_dir), proof or Proof()
     with _fresh(Path(out)) as partial, hf.Weights(hf_dir) as weights:
         model = Conversion.of_weights(weights)
         _refuse(check(model.family, model.shape, hf_names=model.weight_names(weights)), hf_dir)
@@ -60,10 +63,8 @@ def import_hf(
             _chunk(model, bound, weights, cast(bound, dtype, widest[bound.slot.key]), count)
             for bound in model.bounds
         ]
-        torch_dist.write(partial, chunks)
-        _carry(hf_dir, partial / checkpoint.HF_FILES)
-        certificate = _prove(certify("import", model, weights, partial), partial)
-        checkpoint.commit(
+        commit = functools.partial(
+            checkpoint.commit,
             partial,
             iteration=0,
             consumed_samples=0,
@@ -73,8 +74,19 @@ def import_hf(
             padded_vocab_size=model.shape.padded_vocab,
             optimizer=False,
             hf_prefix=model.hf_prefix,
+            proven=not certificate.is_doubtful_origin(hf_dir),
         )
-    return certificate
+        with proof.begin(model) as building:
+            torch_dist.write_index(partial, torch_dist.write_file(partial / "__0_0.distcp", chunks))
+            _carry(hf_dir, partial / checkpoint.HF_FILES)
+            found = certify("import", model, weights, partial)
+            add_architecture(found, model, hf_dir, building)
+        if proof.runs and found["holds"]:
+            commit()
+            add_answers(found, proof, hf_dir, partial)
+        certificate.write(found, partial)
+        commit()
+    return found
 
 
 def export_hf(
@@ -84,6 +96,7 @@ def export_hf(
     dtype: DType | None = None,
     progress: Progress | None = None,
     form: Form = "original",
+    proof: Proof | None = None,
 ) -> dict[str, Any]:
     """Convert a checkpoint to a Hugging Face folder; return its certificate.
 
@@ -95,12 +108,13 @@ def export_hf(
         dtype: number format to cast to; by default the checkpoint's own.
         progress: called once a Megatron tensor.
         form: "native" writes transformers' own class for a model whose class is remote code.
+        proof: what is compared beside the tensors; the architecture when None.
 
     Raises:
         ConfigError, InputError, MappingError, ProofError: as `import_hf`; a ConfigError also where
             no native class computes the same.
     """
-    folder = Path(folder)
+    folder, proof = Path(folder), proof or Proof()
     info = checkpoint.read_info(folder)
     carried = Path(like) if like else folder / checkpoint.HF_FILES
     with _fresh(Path(out)) as partial, torch_dist.Reader(folder) as reader:
@@ -108,17 +122,20 @@ def export_hf(
         model = (own.as_native() if form == "native" else own).padded_as(reader)
         _refuse(check(model.family, model.shape, slots=model.slots(reader)), folder)
         specs = [spec for bound in model.bounds for spec in model.hf_specs(bound, reader, dtype)]
+        main_dtype = hf.dtype_name(hf.main_dtype((spec.dtype, spec.bytes) for spec in specs))
         count = _counter(progress, len(model.bounds))
-        hf.write_weights(partial, specs, _tensors(model, reader, dtype, count))
-        _carry(carried, partial)
-        if model.config != own.config:
-            _write_config(partial / "config.json", model.config)
-        _name_dtype(
-            partial / "config.json", hf.dtype_name(hf.main_dtype((s.dtype, s.bytes) for s in specs))
-        )
-        with hf.Weights(partial) as weights:
-            certificate = _prove(certify("export", model, weights, folder), partial)
-    return certificate
+        with proof.begin(Conversion.of_folder(folder / checkpoint.HF_FILES)) as building:
+            hf.write_weights(partial, specs, _tensors(model, reader, dtype, count))
+            _carry(carried, partial)
+            if model.config != own.config:
+                _write_config(partial / "config.json", model.config)
+            _name_dtype(partial / "config.json", main_dtype)
+            with hf.Weights(partial) as weights:
+                found = certify("export", model, weights, folder)
+            add_architecture(found, model, partial, building)
+        add_answers(found, proof, partial, folder)
+        certificate.write(found, partial)
+    return found
 
 
 def _widest(model: Conversion, weights: hf.Weights) -> dict[str, torch.dtype]:
@@ -192,20 +209,6 @@ def _name_dtype(path: Path, dtype: str) -> None:
 
 def _write_config(path: Path, config: dict[str, Any]) -> None:
     path.write_text(json.dumps(config, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-
-
-def _prove(certificate: dict[str, Any], folder: Path) -> dict[str, Any]:
-    if not certificate["holds"]:
-        raise ProofError(
-            "What was written differs from what was read",
-            where=folder,
-            expected="every tensor equal, bit for bit",
-            got="; ".join(certificate["problems"][:5]),
-            fix="convert again; if it stays, the disk or the memory is at fault",
-        )
-    text = json.dumps(certificate, indent=1, ensure_ascii=False)
-    (folder / CERTIFICATE).write_text(text + "\n", encoding="utf-8")
-    return certificate
 
 
 def _refuse(problems: list[str], where: Path) -> None:

@@ -7,17 +7,20 @@ checkpoint (`torch.distributed.checkpoint.filesystem`): tensors in `*.distcp`, t
 
 from __future__ import annotations
 
-import io
 import json
-import math
 import os
 import pickle
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
+from pydantic import BaseModel, ConfigDict
+
 from megatron_bridge.errors import InputError
+from megatron_bridge.sources import torch_file
+from megatron_bridge.sources.ranges import LocalFile, Part
+from megatron_bridge.sources.stored import Stored
 
 if TYPE_CHECKING:
     import torch
@@ -39,28 +42,73 @@ class Chunk:
     produce: Callable[[], torch.Tensor]
 
 
-def write(folder: Path, chunks: Iterable[Chunk]) -> None:
-    """Write `chunks` as a `torch_dist` checkpoint into an empty `folder`, one tensor at a time."""
+class Placed(BaseModel):
+    """One block that was written: which, and where it lies."""
+
+    model_config = ConfigDict(frozen=True)
+
+    key: str
+    offset: tuple[int, ...]
+    size: tuple[int, ...]
+    global_size: tuple[int, ...]
+    dtype: str
+    file: str
+    start: int
+    length: int
+
+
+def write_file(path: Path, chunks: Iterable[Chunk]) -> list[Placed]:
+    """Write blocks one after the other into a new `.distcp` file; only one is in memory."""
     import torch
-    from torch.distributed.checkpoint.filesystem import FileSystemWriter
-    from torch.distributed.checkpoint.metadata import StorageMeta
 
-    class NamelessWriter(FileSystemWriter):
-        """Leaves its path and its random id out of the index: the same model, the same bytes."""
+    placed = []
+    with path.open("wb") as file:
+        for chunk in chunks:
+            start = file.tell()
+            torch.save(chunk.produce(), file)
+            placed.append(
+                Placed(
+                    key=chunk.key,
+                    offset=chunk.offset,
+                    size=chunk.size,
+                    global_size=chunk.global_size,
+                    dtype=str(chunk.dtype).removeprefix("torch."),
+                    file=path.name,
+                    start=start,
+                    length=file.tell() - start,
+                )
+            )
+        file.flush()
+        os.fsync(file.fileno())
+    return placed
 
-        def storage_meta(self) -> StorageMeta:
-            return StorageMeta()
 
-    # The steps of torch.distributed.checkpoint.save for one process, without its process group.
-    writer = NamelessWriter(folder, thread_count=1, sync_files=False)
-    planner = _planner({(chunk.key, chunk.offset): chunk for chunk in chunks})
-    planner.set_up_planner({}, writer.storage_meta(), is_coordinator=True)
-    writer.set_up_storage_writer(is_coordinator=True)
-    plan = writer.prepare_local_plan(planner.create_local_plan())
-    (plan,), metadata = planner.create_global_plan([plan])
-    (plan,) = writer.prepare_global_plan([plan])
-    results = writer.write_data(planner.finish_plan(plan), planner)
-    writer.finish(metadata, [results.wait()])
+def write_index(folder: Path, placed: Iterable[Placed]) -> None:
+    """Write what makes `.distcp` files a checkpoint: their index, and Megatron's own two files."""
+    import torch
+    from torch.distributed.checkpoint import metadata as dcp
+    from torch.distributed.checkpoint.filesystem import _StorageInfo
+
+    tensors: dict[str, dcp.TensorStorageMetadata] = {}
+    storage = {}
+    for block in placed:
+        entry = tensors.setdefault(
+            block.key,
+            dcp.TensorStorageMetadata(
+                properties=dcp.TensorProperties(dtype=getattr(torch, block.dtype)),
+                size=torch.Size(block.global_size),
+                chunks=[],
+            ),
+        )
+        offset = torch.Size(block.offset)
+        entry.chunks.append(dcp.ChunkStorageMetadata(offset, torch.Size(block.size)))
+        storage[dcp.MetadataIndex(block.key, offset)] = _StorageInfo(
+            block.file, block.start, block.length
+        )
+    # torch's writer puts its path and a random id here; without them equal models are equal files.
+    index = dcp.Metadata(dict(tensors), storage_data=storage, storage_meta=dcp.StorageMeta())
+    with (folder / ".metadata").open("wb") as file:
+        pickle.dump(index, file)
     torch.save({}, folder / "common.pt")
     backend = {"sharded_backend": "torch_dist", "sharded_backend_version": 1}
     backend |= {"common_backend": "torch", "common_backend_version": 1}
@@ -68,12 +116,13 @@ def write(folder: Path, chunks: Iterable[Chunk]) -> None:
 
 
 class Reader:
-    """Reads tensors of a `torch_dist` checkpoint one at a time."""
+    """The tensors of a `torch_dist` checkpoint, read by ranges."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = Path(folder)
         self._metadata = read_metadata(self.folder)
-        self._open: dict[str, IO[bytes]] = {}
+        self._files: dict[str, LocalFile] = {}
+        self._chunks: dict[tuple[str, tuple[int, ...]], Stored] = {}
 
     def shapes(self) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:
         """Return global shape and dtype of every tensor by key; byte entries are left out."""
@@ -85,8 +134,10 @@ class Reader:
             if isinstance(entry, TensorStorageMetadata)
         }
 
-    def read(self, key: str, index: tuple[int, ...] = ()) -> torch.Tensor:
-        """Return the whole tensor `key`, or the slice at `index` of its first dimensions.
+    def read(
+        self, key: str, index: tuple[int, ...] = (), start: int = 0, stop: int | None = None
+    ) -> torch.Tensor:
+        """Return the slice of `key` at `index` of its first dimensions, or rows of it.
 
         Raises:
             InputError: the checkpoint's blocks do not cover what was asked for.
@@ -94,21 +145,24 @@ class Reader:
         import torch
 
         entry: Any = self._metadata.state_dict_metadata[key]
-        start = [0] * len(entry.size)
-        stop = list(entry.size)
-        start[: len(index)] = index
-        stop[: len(index)] = [i + 1 for i in index]
-        lengths = [b - a for a, b in zip(start, stop, strict=True)]
-        target = torch.empty(lengths, dtype=entry.properties.dtype)
+        tail = tuple(entry.size)[len(index) :]
+        rows = (start, tail[0] if stop is None else stop) if tail else (0, 1)
+        target = torch.empty((rows[1] - rows[0], *tail[1:]), dtype=entry.properties.dtype)
         covered = 0
         for chunk in entry.chunks:
-            low = [max(a, o) for a, o in zip(start, chunk.offsets, strict=True)]
-            high = [min(b, o + n) for b, o, n in zip(stop, chunk.offsets, chunk.sizes, strict=True)]
-            if any(a >= b for a, b in zip(low, high, strict=True)):
+            offset, size = tuple(chunk.offsets), tuple(chunk.sizes)
+            at = tuple(i - o for i, o in zip(index, offset, strict=False))
+            if any(not 0 <= i < n for i, n in zip(at, size, strict=False)):
                 continue
-            block = self._block(key, chunk.offsets)
-            target[_slices(low, high, start)] = block[_slices(low, high, chunk.offsets)]
-            covered += math.prod(b - a for a, b in zip(low, high, strict=True))
+            first, count = (offset[len(index)], size[len(index)]) if tail else (0, 1)
+            low, high = max(rows[0], first), min(rows[1], first + count)
+            if low >= high:
+                continue
+            block = self._stored(key, offset).at(at).read(low - first, high - first)
+            columns = zip(offset[len(index) + 1 :], size[len(index) + 1 :], strict=True)
+            place = (slice(low - rows[0], high - rows[0]), *(slice(o, o + n) for o, n in columns))
+            target[place] = block
+            covered += block.numel()
         if covered != target.numel():
             raise InputError(
                 "A tensor of the checkpoint is incomplete",
@@ -117,13 +171,14 @@ class Reader:
                 got=f"{covered} values",
                 fix="write the checkpoint again",
             )
-        return target.reshape(lengths[len(index) :])
+        return target if tail else target[0]
 
     def close(self) -> None:
         """Close the files."""
-        for file in self._open.values():
+        for file in self._files.values():
             file.close()
-        self._open.clear()
+        self._files.clear()
+        self._chunks.clear()
 
     def __enter__(self) -> Reader:
         return self
@@ -131,7 +186,12 @@ class Reader:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _block(self, key: str, offset: Sequence[int]) -> torch.Tensor:
+    def _stored(self, key: str, offset: tuple[int, ...]) -> Stored:
+        if (key, offset) not in self._chunks:
+            self._chunks[key, offset] = self._find(key, offset)
+        return self._chunks[key, offset]
+
+    def _find(self, key: str, offset: tuple[int, ...]) -> Stored:
         import torch
         from torch.distributed.checkpoint.metadata import MetadataIndex
 
@@ -149,12 +209,14 @@ class Reader:
             raise InputError(
                 "The checkpoint points outside its folder", where=self.folder, got=name
             )
-        file = self._open.get(name)
-        if file is None:
-            file = self._open[name] = (self.folder / name).open("rb")
-        data = os.pread(file.fileno(), info.length, info.offset)
-        block: torch.Tensor = torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
-        return block
+        if name not in self._files:
+            self._files[name] = LocalFile(self.folder / name)
+        tensor = torch_file.load(Part(self._files[name], info.offset, info.length))
+        if not isinstance(tensor, Stored):
+            raise InputError(
+                "The checkpoint is damaged", where=f"{self.folder}, {key}", got=type(tensor)
+            )
+        return tensor
 
 
 def read_metadata(folder: Path) -> Metadata:
@@ -246,44 +308,3 @@ class RestrictedUnpickler(pickle.Unpickler):
                 fix="do not open this file; it may have been made to run code",
             )
         return super().find_class(module, name)
-
-
-def _slices(low: Sequence[int], high: Sequence[int], origin: Sequence[int]) -> tuple[slice, ...]:
-    return tuple(slice(a - o, b - o) for a, b, o in zip(low, high, origin, strict=True))
-
-
-def _planner(chunks: dict[tuple[str, tuple[int, ...]], Chunk]) -> Any:
-    from torch import Size
-    from torch.distributed.checkpoint import planner as dcp
-    from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
-    from torch.distributed.checkpoint.metadata import (
-        ChunkStorageMetadata,
-        MetadataIndex,
-        TensorProperties,
-    )
-
-    class ProducingPlanner(DefaultSavePlanner):
-        """Saves tensors that do not exist until the writer asks for them."""
-
-        def create_local_plan(self) -> dcp.SavePlan:
-            self.plan = dcp.SavePlan(
-                [
-                    dcp.WriteItem(
-                        index=MetadataIndex(chunk.key, Size(chunk.offset)),
-                        type=dcp.WriteItemType.SHARD,
-                        tensor_data=dcp.TensorWriteData(
-                            chunk=ChunkStorageMetadata(Size(chunk.offset), Size(chunk.size)),
-                            properties=TensorProperties(dtype=chunk.dtype),
-                            size=Size(chunk.global_size),
-                        ),
-                    )
-                    for chunk in chunks.values()
-                ]
-            )
-            return self.plan
-
-        def resolve_data(self, write_item: dcp.WriteItem) -> torch.Tensor:
-            index = write_item.index
-            return chunks[index.fqn, tuple(index.offset or ())].produce()
-
-    return ProducingPlanner(flatten_state_dict=False, flatten_sharded_tensors=False)

@@ -1,0 +1,1 @@
+"""Weight files of every kind, read by byte ranges: no map, no whole file in memory."""

@@ -1,0 +1,57 @@
+"""A tensor where it lies: its rows are read when they are asked for."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from megatron_bridge.sources.ranges import Ranges
+
+if TYPE_CHECKING:
+    import torch
+
+
+@dataclass(frozen=True)
+class Stored:
+    """A row-major tensor at an offset of a file."""
+
+    file: Ranges
+    offset: int
+    """Of the first element, in bytes."""
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+
+    @property
+    def row_bytes(self) -> int:
+        """Size of one slice of the first dimension, in bytes."""
+        return math.prod(self.shape[1:]) * self.dtype.itemsize
+
+    def at(self, index: tuple[int, ...]) -> Stored:
+        """Return the slice at `index` of the first dimensions."""
+        place, shape = self.offset, self.shape
+        for i in index:
+            shape = shape[1:]
+            place += i * math.prod(shape) * self.dtype.itemsize
+        return replace(self, offset=place, shape=shape)
+
+    def read(self, start: int = 0, stop: int | None = None) -> torch.Tensor:
+        """Return rows `start` to `stop`, [stop - start, ...]; a tensor without rows whole."""
+        import torch
+
+        shape, place = self.shape, self.offset
+        if shape:
+            stop = shape[0] if stop is None else stop
+            shape, place = (stop - start, *shape[1:]), place + start * self.row_bytes
+        tensor = torch.empty(shape, dtype=self.dtype)
+        if tensor.numel():
+            self.file.read_into(place, raw(tensor))
+        return tensor
+
+
+def raw(tensor: torch.Tensor) -> memoryview:
+    """Return the bytes of a contiguous tensor on the CPU, writable."""
+    import torch
+
+    view: memoryview = tensor.flatten().view(torch.uint8).numpy().data
+    return view

@@ -1,0 +1,198 @@
+"""Files that `torch.save` wrote: any tree of values, its tensors left where they lie.
+
+Such a file is a zip archive, uncompressed, with a pickle (`data.pkl`) and one member for each
+storage. The pickle is read by an unpickler that builds nothing but what it knows; a tensor becomes
+a `Stored`, so that a file of any size is read in pieces.
+"""
+
+from __future__ import annotations
+
+import io
+import pickle
+import zipfile
+from argparse import Namespace
+from collections import OrderedDict
+from collections.abc import Mapping
+from typing import Any
+
+from megatron_bridge.errors import InputError
+from megatron_bridge.sources.ranges import Ranges
+from megatron_bridge.sources.stored import Stored
+
+_STORAGES = {
+    "DoubleStorage": "float64",
+    "FloatStorage": "float32",
+    "HalfStorage": "float16",
+    "BFloat16Storage": "bfloat16",
+    "LongStorage": "int64",
+    "IntStorage": "int32",
+    "ShortStorage": "int16",
+    "CharStorage": "int8",
+    "ByteStorage": "uint8",
+    "BoolStorage": "bool",
+}
+_DTYPES = {*_STORAGES.values(), "float8_e4m3fn", "float8_e5m2"}
+
+
+class Opaque:
+    """Stands for a value whose class is not built: its name only."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __repr__(self) -> str:
+        return f"<{self.name}, not built>"
+
+
+def load(file: Ranges, inert: Mapping[tuple[str, str], Any] | None = None) -> Any:
+    """Return the tree of values in a file, each tensor as a `Stored`.
+
+    Args:
+        file: what `torch.save` wrote.
+        inert: further classes that the pickle may name, by module and name, each with what to
+            build in its place.
+
+    Raises:
+        InputError: no such file, a damaged one, or one that names anything else.
+    """
+    try:
+        with zipfile.ZipFile(_Seekable(file)) as archive:
+            (name,) = (n for n in archive.namelist() if n.split("/", 1)[-1] == "data.pkl")
+            places = {
+                info.filename.removeprefix(name.removesuffix("data.pkl")): info
+                for info in archive.infolist()
+            }
+            if any(info.compress_type != zipfile.ZIP_STORED for info in places.values()):
+                raise _damaged(file, "a compressed archive")
+            pickled = archive.read(name)
+    except (zipfile.BadZipFile, ValueError, OSError) as error:
+        raise _damaged(file, error) from error
+    try:
+        return _Unpickler(pickled, file, places, inert or {}).load()
+    except InputError:
+        raise
+    # A damaged pickle can fail in any way that reading one can.
+    except Exception as error:
+        raise _damaged(file, error) from error
+
+
+class _Storage:
+    """A typed storage that the pickle names: its place in the file, in bytes."""
+
+    def __init__(self, offset: int, dtype: Any) -> None:
+        self.offset, self.dtype = offset, dtype
+
+
+class _Unpickler(pickle.Unpickler):
+    """Builds plain values, ordered dictionaries, namespaces and tensors by reference."""
+
+    def __init__(
+        self,
+        pickled: bytes,
+        file: Ranges,
+        places: Mapping[str, zipfile.ZipInfo],
+        inert: Mapping[tuple[str, str], Any],
+    ) -> None:
+        super().__init__(io.BytesIO(pickled))
+        self._file, self._places, self._inert = file, places, inert
+
+    def find_class(self, module: str, name: str) -> Any:
+        """Return what stands for an allowed name; anything else is refused before it runs."""
+        known: dict[tuple[str, str], Any] = {
+            ("collections", "OrderedDict"): OrderedDict,
+            ("argparse", "Namespace"): Namespace,
+            ("torch", "Size"): tuple,
+            ("torch._utils", "_rebuild_tensor_v2"): self._tensor,
+            ("torch._utils", "_rebuild_parameter"): lambda data, *_: data,
+        }
+        if (module, name) in known:
+            return known[module, name]
+        if (module, name) in self._inert:
+            return self._inert[module, name]
+        import torch
+
+        if module == "torch" and name in _STORAGES:
+            return getattr(torch, _STORAGES[name])
+        if module == "torch" and name in _DTYPES:
+            return getattr(torch, name)
+        if (module, name) == ("torch.storage", "UntypedStorage"):
+            return torch.uint8
+        raise InputError(
+            "The file names something that does not belong into weights",
+            where=self._file.name,
+            expected="tensors and plain values",
+            got=f"{module}.{name}",
+            fix="do not open this file; it may have been made to run code",
+        )
+
+    def persistent_load(self, pid: Any) -> _Storage:
+        """Return the storage that the pickle refers to."""
+        kind, dtype, key, *_ = pid
+        if kind != "storage":
+            raise _damaged(self._file, f"a reference to {kind!r}")
+        return _Storage(self._data_offset(self._places[f"data/{key}"]), dtype)
+
+    def _data_offset(self, info: zipfile.ZipInfo) -> int:
+        # The local header repeats the name and may have another extra field than the directory.
+        local = self._file.read(info.header_offset, 30)
+        name, extra = (int.from_bytes(local[i : i + 2], "little") for i in (26, 28))
+        return info.header_offset + 30 + name + extra
+
+    def _tensor(self, storage: _Storage, offset: int, size: Any, stride: Any, *_: Any) -> Stored:
+        wanted, step = [], 1
+        for length in reversed(tuple(size)):
+            wanted.append(step)
+            step *= length
+        strides = tuple(stride)
+        matters = [n > 1 for n in size]
+        if [s for s, m in zip(strides, matters, strict=True) if m] != [
+            s for s, m in zip(reversed(wanted), matters, strict=True) if m
+        ]:
+            raise InputError(
+                "A tensor of the file is not stored row by row",
+                where=self._file.name,
+                expected=f"strides {tuple(reversed(wanted))}",
+                got=strides,
+                fix="save it anew with tensor.contiguous()",
+            )
+        place = storage.offset + offset * storage.dtype.itemsize
+        return Stored(self._file, place, storage.dtype, tuple(size))
+
+
+class _Seekable(io.RawIOBase):
+    """A file by ranges as one that can be sought, for `zipfile`."""
+
+    def __init__(self, file: Ranges) -> None:
+        super().__init__()
+        self._file, self._at = file, 0
+
+    def seekable(self) -> bool:
+        return True
+
+    def readable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._at
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        start = {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._file.size}[whence]
+        self._at = max(0, start + offset)
+        return self._at
+
+    def read(self, size: int = -1) -> bytes:
+        left = max(0, self._file.size - self._at)
+        size = left if size is None or size < 0 else min(size, left)
+        data = self._file.read(self._at, size) if size else b""
+        self._at += size
+        return data
+
+
+def _damaged(file: Ranges, got: object) -> InputError:
+    return InputError(
+        "A weight file cannot be read",
+        where=file.name,
+        expected="a whole file of torch.save, in its zip format",
+        got=got,
+        fix="fetch the file again; one older than PyTorch 1.6 must be saved anew",
+    )
