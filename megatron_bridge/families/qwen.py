@@ -16,12 +16,15 @@ from megatron_bridge.layouts import FUSED_QKV, STACKED
 from megatron_bridge.mapping import Config, Family, Field
 
 LAYER = "transformer.h.{layer}."
+HEADS = Field("num_attention_heads", "num_attention_heads", other="n_head")
 BOTH_HALVES = Field("ffn_hidden_size", "intermediate_size", other="ffn_hidden_size")
 
 
 def _sizes(config: Config) -> dict[str, Any]:
-    heads = HEADS.read(config)
-    return {"ffn_hidden_size": BOTH_HALVES.read(config) // 2, "num_query_groups": heads}
+    return {
+        "ffn_hidden_size": BOTH_HALVES.read(config) // 2,
+        "num_query_groups": HEADS.read(config),
+    }
 
 
 def _native(config: Config) -> tuple[Family, Config]:
@@ -33,8 +36,6 @@ def _native(config: Config) -> tuple[Family, Config]:
         vocab_size=config[QWEN.vocab],
     )
 
-
-HEADS = Field("num_attention_heads", "num_attention_heads", other="n_head")
 
 QWEN = Family(
     "qwen",
