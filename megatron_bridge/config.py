@@ -111,6 +111,13 @@ class TrainConfig(ParallelConfig):
                 f"a multiple of micro_batch_size x data-parallel ranks = {per_pass}",
                 "change global_batch_size, micro_batch_size or world_size",
             )
+        if self.data_parallel % self.expert_parallel:
+            raise self._wrong(
+                "The experts cannot be spread over the ranks",
+                "expert_parallel",
+                f"a divisor of the {self.data_parallel} data-parallel ranks, which share them",
+                "change expert_parallel or world_size",
+            )
         if self.sequence_parallel and self.tensor_parallel == 1:
             raise self._wrong(
                 "Sequence parallelism without tensor parallelism",
@@ -149,6 +156,9 @@ class TrainSpec(BaseModel):
     train_data: Path = Field(description="Prefix of the training split's .bin and .idx")
     end_of_document: int = Field(ge=0, description="Token id that ends each document")
     run_dir: Path = Field(description="Log, ledger and checkpoints; a later call resumes from it")
+    unproven: bool = Field(
+        False, description="Take a checkpoint whose certificate is missing or does not hold"
+    )
 
 
 class ForwardSpec(BaseModel):
@@ -182,27 +192,18 @@ def validate_layout(
     Raises:
         ConfigError: the model cannot be laid out like this.
     """
-    tensor, layers = parallel.tensor_parallel, fields["num_layers"]
-    heads, groups = fields["num_attention_heads"], fields["num_query_groups"]
-    # OPT's table of positions begins with rows that no token uses.
-    longest = fields["max_sequence_length"] - fields.get("position_offset", 0)
-    length = sequence_length
-    checks = (
-        (layers % parallel.pipeline_parallel == 0, "pipeline_parallel",
-         f"a divisor of the model's {layers} layers", parallel.pipeline_parallel),
-        (heads % tensor == 0, "tensor_parallel",
-         f"a divisor of the model's {heads} attention heads", tensor),
-        (groups % tensor == 0 or tensor % groups == 0, "tensor_parallel",
-         f"a divisor or a multiple of the model's {groups} key-value heads", tensor),
-        (fields["ffn_hidden_size"] % tensor == 0, "tensor_parallel",
-         f"a divisor of the model's feed-forward size {fields['ffn_hidden_size']}", tensor),
-        (length <= longest, "sequence_length", f"at most the model's {longest} positions", length),
-        (not parallel.sequence_parallel or length % tensor == 0, "sequence_length",
-         f"a multiple of tensor_parallel = {tensor} under sequence_parallel", length),
-        (parallel.context_parallel == 1, "context_parallel",
-         "1: sequences are not split over ranks yet", parallel.context_parallel),
-    )  # fmt: skip
-    for holds, where, expected, got in checks:
+    for key in ("window_attn_skip_freq", "moe_layer_freq"):
+        kinds = fields.get(key)
+        if isinstance(kinds, list) and len(kinds) != fields["num_layers"]:
+            # The last pipeline stage would fail alone, and the others wait for it for ever.
+            raise ConfigError(
+                "The model's family does not say the kind of every layer",
+                where=key,
+                expected=f"{fields['num_layers']} entries, one a layer",
+                got=f"{len(kinds)} entries",
+                fix="correct the family's file in megatron_bridge/families",
+            )
+    for holds, where, expected, got in _rules(fields, parallel, sequence_length):
         if not holds:
             raise ConfigError(
                 "The model cannot be laid out like this",
@@ -211,3 +212,54 @@ def validate_layout(
                 got=got,
                 fix=f"change {prefix}{where}",
             )
+
+
+def _rules(
+    fields: Mapping[str, Any], parallel: ParallelConfig, length: int
+) -> tuple[tuple[bool, str, str, object], ...]:
+    """Whether each rule holds, the field that it is about, what it asks for, and what is there."""
+    tensor, layers = parallel.tensor_parallel, fields["num_layers"]
+    groups, experts = fields["num_query_groups"], fields.get("num_moe_experts") or 0
+    # OPT's table of positions begins with rows that no token uses.
+    longest = fields["max_sequence_length"] - fields.get("position_offset", 0)
+    # Without sequence parallelism the experts' gradients come out times TP, and the gradient of
+    # latent attention's rotary key, which all heads share, is never summed; logits would be right.
+    shared = "experts" if experts else "latent attention"
+    needs_sum = tensor > 1 and bool(experts or fields.get("multi_latent_attention"))
+    return (
+        (layers % parallel.pipeline_parallel == 0, "pipeline_parallel",
+         f"a divisor of the model's {layers} layers", parallel.pipeline_parallel),
+        *((size % tensor == 0, "tensor_parallel",
+           f"a divisor of the model's {what}, {size}", tensor)
+          for what, size in _split_sizes(fields).items()),
+        (groups % tensor == 0 or tensor % groups == 0, "tensor_parallel",
+         f"a divisor or a multiple of the model's {groups} key-value heads", tensor),
+        (parallel.sequence_parallel or not needs_sum, "sequence_parallel",
+         f"true, for a model with {shared} under tensor_parallel = {tensor}", False),
+        (experts > 0 or parallel.expert_parallel == 1, "expert_parallel",
+         "1, for a model without experts", parallel.expert_parallel),
+        (experts % parallel.expert_parallel == 0, "expert_parallel",
+         f"a divisor of the model's {experts} experts", parallel.expert_parallel),
+        (length <= longest, "sequence_length", f"at most the model's {longest} positions", length),
+        (not parallel.sequence_parallel or length % tensor == 0, "sequence_length",
+         f"a multiple of tensor_parallel = {tensor} under sequence_parallel", length),
+        (parallel.context_parallel == 1, "context_parallel",
+         "1: sequences are not split over ranks yet", parallel.context_parallel),
+    )  # fmt: skip
+
+
+def _split_sizes(fields: Mapping[str, Any]) -> dict[str, int]:
+    """What tensor parallelism cuts into equal parts, by name."""
+    sizes = {"attention heads": fields["num_attention_heads"]}
+    kinds = fields.get("moe_layer_freq", 1)
+    if not fields.get("num_moe_experts") or (isinstance(kinds, list) and 0 in kinds):
+        sizes["feed-forward size"] = fields["ffn_hidden_size"]
+    if fields.get("num_moe_experts"):
+        sizes["experts' size"] = fields["moe_ffn_hidden_size"]
+        sizes["shared experts' size"] = fields.get("moe_shared_expert_intermediate_size") or 0
+    if fields.get("multi_latent_attention"):
+        sizes["query latent"] = fields["q_lora_rank"] or 0
+        sizes["key-value latent and rotary key"] = (
+            fields["kv_lora_rank"] + fields["qk_pos_emb_head_dim"]
+        )
+    return sizes

@@ -124,6 +124,7 @@ def transformer_config(
             "moe_token_dispatcher_type": "alltoall" if gpu else "allgather",
             # The loss is the language model's alone unless the user asks for balancing.
             "moe_router_load_balancing_type": "none",
+            "moe_router_bias_update_rate": 0.0,
             "moe_router_dtype": "fp32",
             "moe_grouped_gemm": gpu,
         }
