@@ -11,13 +11,16 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
 from megatron_bridge.arguments import parser
 from megatron_bridge.config import ParallelConfig, TrainConfig, TrainSpec
 from megatron_bridge.errors import ConfigError, InputError, PipelineError, refused
+
+if TYPE_CHECKING:
+    from megatron_bridge.proof import Proof
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -41,26 +44,48 @@ def _import(options: argparse.Namespace) -> int:
     from megatron_bridge.convert import import_hf
 
     with _Bar("import") as bar:
-        certificate = import_hf(options.hf_dir, options.out, options.dtype, bar)
-    return _told(certificate, options)
+        found = import_hf(options.hf_dir, options.out, options.dtype, bar, _proof(options))
+    return _told(found, options)
 
 
 def _export(options: argparse.Namespace) -> int:
     from megatron_bridge.convert import export_hf
 
     with _Bar("export") as bar:
-        certificate = export_hf(
-            options.checkpoint, options.out, options.like, options.dtype, bar, options.form
+        found = export_hf(
+            options.checkpoint,
+            options.out,
+            options.like,
+            options.dtype,
+            bar,
+            options.form,
+            _proof(options),
         )
-    return _told(certificate, options)
+    return _told(found, options)
 
 
 def _verify(options: argparse.Namespace) -> int:
+    from megatron_bridge import certificate
     from megatron_bridge.verify import verify
 
-    certificate = verify(options.hf_dir, options.checkpoint)
-    print(json.dumps(certificate, indent=1, ensure_ascii=False))
-    return 0 if certificate["holds"] else 1
+    out: Path | None = options.out
+    sides = [options.hf_dir.resolve(), options.checkpoint.resolve()]
+    if out is not None and not set(out.resolve().parents).isdisjoint(sides):
+        raise ConfigError(
+            "Neither side of a comparison is written to",
+            where="--out",
+            expected="a file outside both folders",
+            got=out,
+            fix="name a file elsewhere",
+        )
+    found = verify(options.hf_dir, options.checkpoint, _proof(options))
+    options.json = options.json or out is None
+    if out is not None:
+        out.write_text(certificate.text(found), encoding="utf-8")
+    _told(found, options)
+    if not found["holds"]:
+        print(certificate.refusal(found), file=sys.stderr)
+    return 0 if found["holds"] else 1
 
 
 def _train(options: argparse.Namespace) -> int:
@@ -88,6 +113,7 @@ def _train(options: argparse.Namespace) -> int:
             train_data=options.data.resolve(),
             end_of_document=options.end_of_document,
             run_dir=options.out.resolve(),
+            unproven=options.unproven,
         )
     except ValidationError as error:
         first = error.errors()[0]
@@ -188,26 +214,22 @@ def _ids(path: Path) -> list[list[int]]:
     return rows
 
 
-def _told(certificate: dict[str, Any], options: argparse.Namespace) -> int:
-    if options.json:
-        print(json.dumps(certificate, indent=1, ensure_ascii=False))
-    else:
-        coverage = certificate["coverage"]
-        print(
-            f"{options.out}: {certificate['model_type']}, {certificate['parameters']:,} parameters,"
-            f" {coverage['hugging_face_tensors']} Hugging Face tensors ="
-            f" {coverage['megatron_tensors']} Megatron tensors, read back and equal"
-        )
-        for name in coverage["buffers_left_out"] + coverage["tied_copies_left_out"]:
-            print(f"left out: {name}")
-        for name in certificate["inverse"]["rows_normalised_to_length_1"]:
-            print(f"changed: {name}, its rows normalised to length 1")
-        for reason, lost in coverage["weights_left_out"].items():
-            if lost["tensors"]:
-                print(
-                    f"LEFT OUT: {reason}: {len(lost['tensors'])} tensors, {lost['parameters']:,}"
-                    " parameters; they do not come back"
-                )
+def _proof(options: argparse.Namespace) -> Proof:
+    from megatron_bridge.proof import Proof
+
+    return Proof(
+        logits=options.logits or options.tokens is not None,
+        tokens=_ids(options.tokens) if options.tokens else (),
+        text=options.text,
+        parallel=_parallel(options),
+    )
+
+
+def _told(found: dict[str, Any], options: argparse.Namespace) -> int:
+    from megatron_bridge import certificate
+
+    told = [certificate.text(found).rstrip()] if options.json else certificate.lines(found)
+    print("\n".join(told))
     return 0
 
 

@@ -99,6 +99,13 @@ def _export(command: argparse.ArgumentParser) -> None:
 def _verify(command: argparse.ArgumentParser) -> None:
     command.add_argument("hf_dir", type=Path, help=_HF_DIR)
     command.add_argument("checkpoint", type=Path, help=_CHECKPOINT)
+    command.add_argument(
+        "--out",
+        type=Path,
+        metavar="FILE",
+        help="write the certificate here, and print what it says in lines; default: print it",
+    )
+    _proof(command)
 
 
 def _train(command: argparse.ArgumentParser) -> None:
@@ -123,6 +130,12 @@ def _train(command: argparse.ArgumentParser) -> None:
         required=True,
         metavar="FOLDER",
         help="the run's log, ledger and checkpoints; the same call goes on from what lies there",
+    )
+    command.add_argument(
+        "--unproven",
+        action="store_true",
+        help="train a checkpoint whose certificate is missing or does not hold; every checkpoint "
+        "and export made from it says so for ever",
     )
     command.add_argument(
         "--set",
@@ -183,19 +196,36 @@ def _output(command: argparse.ArgumentParser, default: str) -> None:
     command.add_argument(
         "--dtype", choices=get_args(DType), help=f"number format of the weights; default: {default}"
     )
+    _proof(command)
+
+
+def _proof(command: argparse.ArgumentParser) -> None:
     command.add_argument("--json", action="store_true", help="print the whole certificate")
+    command.add_argument(
+        "--logits",
+        action="store_true",
+        help="run both models and compare their logits, in float32, and for weights in bfloat16 "
+        "in that too; needs memory for the whole model",
+    )
+    command.add_argument(
+        "--tokens",
+        type=Path,
+        metavar="FILE",
+        help="ids for --logits as a JSON list of lists, all of one length; default: 2 x 64 from "
+        "all over the vocabulary",
+    )
+    command.add_argument(
+        "--text",
+        type=Path,
+        metavar="FILE",
+        help="compare the zero-shot loss on this text (UTF-8; its first 8,192 tokens)",
+    )
+    _layout(command)
 
 
 def _ranks(command: argparse.ArgumentParser, out: str) -> None:
     command.add_argument("--out", type=Path, required=True, metavar="FILE", help=out)
-    for flag, text in (
-        ("tp", "tensor parallel ranks, which share each weight matrix; divides the heads"),
-        ("pp", "pipeline parallel ranks, which share the layers; divides their number"),
-        ("ep", "expert parallel ranks, which share the experts"),
-    ):
-        command.add_argument(
-            f"--{flag}", type=int, default=1, metavar="N", help=f"{text}; default: 1"
-        )
+    _layout(command)
     command.add_argument(
         "--dtype",
         choices=get_args(DType),
@@ -204,13 +234,26 @@ def _ranks(command: argparse.ArgumentParser, out: str) -> None:
     )
 
 
+def _layout(command: argparse.ArgumentParser) -> None:
+    for flag, text in (
+        ("tp", "tensor parallel ranks, which share each weight matrix; divides the heads"),
+        ("pp", "pipeline parallel ranks, which share the layers; divides their number"),
+        ("ep", "expert parallel ranks, which share the experts"),
+    ):
+        command.add_argument(
+            f"--{flag}", type=int, default=1, metavar="N", help=f"{text}; default: 1"
+        )
+
+
 # Name: what adds its arguments, what it does (the first line stands in the list), an example.
 _COMMANDS: dict[str, tuple[Callable[[argparse.ArgumentParser], Any], str, str]] = {
     "import": (
         _import,
         "Convert a Hugging Face folder to a checkpoint.\n\n"
-        "On a CPU, one tensor at a time, with no model built. The output holds certificate.json:\n"
-        "every tensor claimed once on both sides, read back, and equal by digest.",
+        "On a CPU, one tensor at a time. The output holds certificate.json: every tensor claimed\n"
+        "once on both sides, read back, and equal by digest; and the model that Megatron builds\n"
+        "(without weights, beside the conversion) compared with config.json, fact by fact.\n"
+        "--logits and --text also run both models. What does not hold is not written: status 1.",
         "  python -m megatron_bridge import Qwen3-0.6B ckpt --dtype bfloat16",
     ),
     "export": (
@@ -225,9 +268,11 @@ _COMMANDS: dict[str, tuple[Callable[[argparse.ArgumentParser], Any], str, str]] 
         "Say whether a folder and a checkpoint hold the same model.\n\n"
         "Reads both anew, converts the checkpoint's tensors back and compares each by digest, and\n"
         "the config and tokenizer too. Where the number formats differ, the wider side is cast to\n"
-        "the narrower. Prints a certificate in JSON. Exit status 0: its `holds` is true, every\n"
-        "value is equal. 1: something differs, and `problems` names it; so it is after training.",
-        "  python -m megatron_bridge verify Qwen3-0.6B ckpt > certificate.json && echo the same",
+        "the narrower. Builds the checkpoint's model without weights, and compares it with the\n"
+        "folder's config.json. Prints a certificate in JSON, or writes it to --out. Exit status 0:\n"
+        "its `holds` is true. 1: something differs, and `problems` names it; so it is after training.",
+        "  python -m megatron_bridge verify Qwen3-0.6B ckpt > certificate.json && echo the same\n"
+        "  python -m megatron_bridge verify Qwen3-0.6B ckpt --logits --text page.txt --tp 2",
     ),
     "train": (
         _train,

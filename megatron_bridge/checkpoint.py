@@ -43,6 +43,8 @@ class CheckpointInfo(BaseModel):
     optimizer: bool
     hf_prefix: bool = True
     """False where the Hugging Face file left the family's prefix off its names."""
+    proven: bool = True
+    """False for whatever comes from weights whose conversion has no certificate that holds."""
     files: tuple[CheckpointFile, ...]
 
 
@@ -57,6 +59,7 @@ def commit(
     padded_vocab_size: int,
     optimizer: bool,
     hf_prefix: bool = True,
+    proven: bool = True,
 ) -> CheckpointInfo:
     """Sync every file of `folder` to disk, then write the commit mark in one atomic step."""
     files = []
@@ -75,6 +78,7 @@ def commit(
         padded_vocab_size=padded_vocab_size,
         optimizer=optimizer,
         hf_prefix=hf_prefix,
+        proven=proven,
         files=tuple(files),
     )
     partial = folder / f".{MARK}.partial"

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from megatron_bridge import checkpoint, families, resume
+from megatron_bridge import certificate, checkpoint, families, resume
 from megatron_bridge.config import DType, ForwardSpec, ParallelConfig, TrainSpec, validate_layout
 from megatron_bridge.errors import InputError
 from megatron_bridge.launch.base import Launcher
@@ -33,16 +33,21 @@ def train(
 
     Returns:
         checkpoint (the last one's folder), steps, loss_first, loss_last, tokens (in all),
-        tokens_per_second, epochs, resumed_from (a step; 0 for a fresh start).
+        tokens_per_second, epochs, resumed_from (a step; 0 for a fresh start), proven.
 
     Raises:
         ConfigError: the layout does not fit the model; before any rank starts.
         InputError: the checkpoint is not whole, or the training split holds no token.
-        ProofError: the loss is no longer finite.
+        ProofError: the start is not proven and `spec.unproven` is not set, or the loss is no
+            longer finite.
         RetryableError: a rank was lost; call again to go on.
     """
     _check(spec.checkpoint, spec.config, spec.config.sequence_length)
     _check_data(spec.train_data)
+    reason = certificate.doubt_of_checkpoint(spec.checkpoint)
+    certificate.require(
+        reason, "The checkpoint", spec.checkpoint, spec.unproven, "--unproven, or train.unproven"
+    )
     run_dir = spec.run_dir
     run_dir.mkdir(parents=True, exist_ok=True)
     start, _ = resume.newest(run_dir)
@@ -66,6 +71,7 @@ def train(
         "tokens_per_second": round(tokens / sum(line["seconds"] for line in log), 2),
         "epochs": round(log[-1]["epochs"], 4),
         "resumed_from": start,
+        "proven": reason is None,
     }
 
 

@@ -13,27 +13,38 @@ import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from megatron_bridge import checkpoint, hf, torch_dist
+from megatron_bridge import certificate, checkpoint, hf, torch_dist
 from megatron_bridge.conversion import Conversion, digest
 from megatron_bridge.layouts import VOCAB
 from megatron_bridge.mapping import check
+from megatron_bridge.proof import Proof, add_answers, add_architecture
 
 if TYPE_CHECKING:
     import torch
 
 
-def verify(hf_dir: Path | str, folder: Path | str) -> dict[str, Any]:
+def verify(hf_dir: Path | str, folder: Path | str, proof: Proof | None = None) -> dict[str, Any]:
     """Compare a Hugging Face folder with a Megatron checkpoint; return the certificate.
 
-    `certificate["holds"]` says whether they hold the same model.
+    `certificate["holds"]` says whether they hold the same model. Nothing is written.
+
+    Args:
+        hf_dir: the folder.
+        folder: the checkpoint.
+        proof: what is compared beside the tensors; the architecture when None.
 
     Raises:
         ConfigError, InputError: one side cannot be read.
     """
-    hf_dir, folder = Path(hf_dir), Path(folder)
+    hf_dir, folder, proof = Path(hf_dir), Path(folder), proof or Proof()
     checkpoint.read_info(folder)
     with hf.Weights(hf_dir) as weights:
-        return certify("verify", Conversion.of_weights(weights), weights, folder)
+        model = Conversion.of_weights(weights)
+        with proof.begin(Conversion.of_folder(folder / checkpoint.HF_FILES)) as building:
+            found = certify("verify", model, weights, folder)
+            add_architecture(found, model, hf_dir, building)
+    add_answers(found, proof, hf_dir, folder)
+    return found
 
 
 def certify(kind: str, model: Conversion, weights: hf.Weights, folder: Path) -> dict[str, Any]:
@@ -70,6 +81,9 @@ def certify(kind: str, model: Conversion, weights: hf.Weights, folder: Path) -> 
         "kind": kind,
         "holds": not problems,
         "problems": problems,
+        "proven": not certificate.is_doubtful_origin(weights.folder)
+        if kind == "import"
+        else certificate.doubt_of_checkpoint(folder) is None,
         "model_type": model.family.model_type,
         "parameters": parameters,
         "dtype": {

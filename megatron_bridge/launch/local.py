@@ -23,10 +23,24 @@ from megatron_bridge.launch.base import failure_file
 _TICK = 0.4
 _LINES = 12
 _REPORT_BYTES = 1 << 16
+_ALONE = {
+    "RANK": "0",
+    "LOCAL_RANK": "0",
+    "WORLD_SIZE": "1",
+    "MASTER_ADDR": "127.0.0.1",
+    "MASTER_PORT": "0",
+}
 
 
 class LocalLauncher:
-    """Starts torchrun here, over loopback; nothing it starts outlives this process."""
+    """Starts torchrun here, over loopback; nothing it starts outlives this process.
+
+    Args:
+        alone: start the only rank without torchrun, which takes seconds to come up.
+    """
+
+    def __init__(self, alone: bool = False) -> None:
+        self._alone = alone
 
     def run(
         self,
@@ -43,9 +57,10 @@ class LocalLauncher:
             old.unlink()
         launcher_log = output / "torchrun.log"
         with launcher_log.open("wb") as log:
+            rank = [sys.executable, "-u", "-m", module, str(spec)]
             child = process.tied(
-                _command(module, spec, world_size, output),
-                env=_environment(world_size),
+                rank if self._alone else _torchrun(rank, world_size, output),
+                env=_environment(world_size) | (_ALONE if self._alone else {}),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -66,7 +81,7 @@ class LocalLauncher:
             raise _failure(module, spec, world_size, output)
 
 
-def _command(module: str, spec: Path, world_size: int, output: Path) -> list[str]:
+def _torchrun(rank: list[str], world_size: int, output: Path) -> list[str]:
     options = [
         # A store of its own on a free port, which torchrun and the ranks share.
         "--standalone",
@@ -78,8 +93,10 @@ def _command(module: str, spec: Path, world_size: int, output: Path) -> list[str
     ]
     # Wrapped, ranks die with torchrun from their first moment, not only once they have imported
     # torch: torchrun starts them in sessions of their own.
-    rank = process.wrap([sys.executable, "-u", "-m", module, str(spec)])
-    return [sys.executable, "-m", "torch.distributed.run", *options, "--no-python", *rank]
+    return [
+        sys.executable, "-m", "torch.distributed.run", *options, "--no-python",
+        *process.wrap(rank),
+    ]  # fmt: skip
 
 
 def _environment(world_size: int) -> dict[str, str]:

@@ -36,7 +36,9 @@ def install(rotary: Any, base: float, scaling: Mapping[str, Any]) -> None:
         rotary.base, rotary.scaling = base, scaling
     else:
         dim = 2 * rotary.inv_freq.shape[0]
-        rotary.inv_freq = frequencies(base, dim, scaling, 0).to(rotary.inv_freq)
+        # Numbers, also where the model's weights are none (on the meta device).
+        with torch.device("cpu"):
+            rotary.inv_freq = frequencies(base, dim, scaling, 0).to(rotary.inv_freq)
 
 
 def frequencies(base: float, dim: int, scaling: Mapping[str, Any], length: int) -> torch.Tensor:

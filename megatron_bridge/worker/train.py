@@ -20,7 +20,7 @@ from megatron.core.optimizer import OptimizerConfig, get_megatron_optimizer
 from megatron.core.optimizer_param_scheduler import OptimizerParamScheduler
 from megatron.core.pipeline_parallel import get_forward_backward_func
 
-from megatron_bridge import checkpoint, families, resume
+from megatron_bridge import certificate, checkpoint, families, resume
 from megatron_bridge.config import TrainConfig, TrainSpec
 from megatron_bridge.errors import ProofError
 from megatron_bridge.worker import checkpoints, data, model, rank
@@ -40,6 +40,7 @@ class Run:
     def __init__(self, spec: TrainSpec) -> None:
         self.spec, self.config = spec, spec.config
         self.info = checkpoint.read_info(spec.checkpoint)
+        self.proven = certificate.doubt_of_checkpoint(spec.checkpoint) is None
         hf_config = families.read_config(spec.checkpoint / checkpoint.HF_FILES)
         family = families.get(self.info.model_type)
         self.step, point = self._resume_point()
@@ -146,6 +147,7 @@ class Run:
                 padded_vocab_size=self.model.vocab_size,
                 optimizer=True,
                 hf_prefix=self.info.hf_prefix,
+                proven=self.proven,
             )
             partial_folder.rename(final)
             checkpoint.sync_folder(final.parent)

@@ -28,7 +28,7 @@ class ToHFConfig(BaseModel):
     dtype: DType | None = Field(None, description="Cast weights; empty: as they were trained")
 
 
-@stage("to_megatron", version=1, output=MegatronCheckpoint, label=lambda config, inputs: inputs[0])
+@stage("to_megatron", version=2, output=MegatronCheckpoint, label=lambda config, inputs: inputs[0])
 def to_megatron(config: ToMegatronConfig, ctx: Context, model: HFModel) -> dict[str, Any]:
     """Convert the start model; its `certificate.json` lies in the checkpoint."""
     from megatron_bridge.convert import import_hf
@@ -37,7 +37,7 @@ def to_megatron(config: ToMegatronConfig, ctx: Context, model: HFModel) -> dict[
     return _metrics(import_hf(model.folder, out, config.dtype, ctx.progress), out)
 
 
-@stage("to_hf", version=1, output=HFModel, label=lambda config, inputs: inputs[0])
+@stage("to_hf", version=2, output=HFModel, label=lambda config, inputs: inputs[0])
 def to_hf(config: ToHFConfig, ctx: Context, trained: MegatronCheckpoint) -> dict[str, Any]:
     """Convert the trained checkpoint; its `certificate.json` lies in the folder."""
     from megatron_bridge.convert import export_hf
@@ -53,6 +53,8 @@ def _metrics(certificate: dict[str, Any], out: Path) -> dict[str, Any]:
         "parameters": certificate["parameters"],
         "tensors": certificate["coverage"]["hugging_face_tensors"],
         "equal_by_digest": len(certificate["inverse"]["tensors"]),
+        "facts_compared": len(certificate["architecture"]["compared"]),
+        "proven": certificate["proven"],
         "dtype": ", ".join(certificate["dtype"]["megatron"]),
         "bytes": sum(path.stat().st_size for path in files),
     }

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from megatron_bridge import certificate
 from tasks.core.artifacts import EasService, EvalReport, HFModel, MegatronCheckpoint
 from tasks.core.errors import ProofError
+from tasks.core.fingerprint import Runtime
 from tasks.core.stage import Context, stage
 
 
@@ -26,6 +28,9 @@ class ExportConfig(BaseModel):
         description="Texts that the proof continues",
     )
     max_tokens: int = Field(16, ge=1, description="New tokens a prompt")
+    unproven: Annotated[bool, Runtime] = Field(
+        False, description="Take a model whose certificate is missing or does not hold"
+    )
     service_name: str = Field(
         "megaline", pattern="^[a-z][a-z0-9_]{0,62}$", description="The EAS service"
     )
@@ -56,13 +61,19 @@ def export(
     """Write the bundle for a model that its evaluation let through, and prove what it serves."""
     from tasks.export import eas
 
+    reason = certificate.doubt(exported.folder)
+    certificate.require(
+        reason, "The model", exported.folder, config.unproven, "export.unproven=true"
+    )
     _let_through(report, exported)
     service = eas.Service(
         config.service_name, config.image, config.instance_type, config.instances, config.oss_path
     )
     eas.write(exported.folder, service, ctx.out)
     if not config.proof:
-        return {"service": config.service_name, "proof": "not asked for"}
+        return {
+            "service": config.service_name, "proven": reason is None, "proof": "not asked for",
+        }  # fmt: skip
     from tasks.export import proof
 
     rows = proof.compare(
@@ -75,6 +86,7 @@ def export(
     columns = ("served_text", "megatron_text", "served_tokens", "megatron_tokens", "compared")
     return {
         "service": config.service_name,
+        "proven": reason is None,
         "tokens_equal": True,
         **{name: [row[name] for row in rows] for name in columns},
     }

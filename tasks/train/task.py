@@ -32,6 +32,10 @@ class TrainStage(TrainConfig):
     checkpoints_kept: Annotated[int, Runtime] = Field(
         2, ge=1, description="Resume points kept during the run"
     )
+    # It changes no byte: a checkpoint without proof says so however it was admitted.
+    unproven: Annotated[bool, Runtime] = Field(
+        False, description="Train a start whose certificate is missing or does not hold"
+    )
 
 
 def _label(config: TrainStage, inputs: list[str]) -> str:
@@ -72,6 +76,7 @@ def train(
         train_data=tokens.prefix("train").resolve(),
         end_of_document=tokens.metrics["end_of_document"],
         run_dir=ctx.scratch.resolve(),
+        unproven=config.unproven,
     )
 
     live = events.Live(ctx.scratch / _EVENTS, ctx.scratch / resume.LOG)

@@ -19,6 +19,7 @@ from safetensors.torch import load_file, save_file
 from megatron_bridge import families
 from megatron_bridge.convert import export_hf, import_hf
 from megatron_bridge.launch.local import LocalLauncher
+from megatron_bridge.proof import Proof
 
 LAYOUTS: Mapping[str, tuple[int, dict[str, Any]]] = {
     "TP=1": (1, {}),
@@ -29,6 +30,8 @@ LAYOUTS: Mapping[str, tuple[int, dict[str, Any]]] = {
 """Layouts by name: ranks, and the fields of `ParallelConfig`."""
 
 LENGTH = 18
+TENSORS = Proof(architecture=False)
+"""Built models are compared with `config.json` in tests of their own, all in one start of a rank."""
 
 
 def all_cases() -> list[Case]:
@@ -106,18 +109,18 @@ def prepare(case: Case, folder: Path) -> None:
         folder / "reference.safetensors",
     )
     save(case, model, folder / "hf")
-    import_hf(folder / "hf", folder / "checkpoint")
+    import_hf(folder / "hf", folder / "checkpoint", proof=TENSORS)
     for name, control in case.controls.items():
         if control.rows is not None:
             with ChangedRows(case, control.rows):
-                import_hf(folder / "hf", folder / f"control {name}")
+                import_hf(folder / "hf", folder / f"control {name}", proof=TENSORS)
     (logits * functional).sum().backward()
     with torch.no_grad():
         for parameter in model.parameters():
             gradient = parameter.grad
             parameter.copy_(torch.zeros_like(parameter) if gradient is None else gradient)
     save(case, model, folder / "hf gradient")
-    import_hf(folder / "hf gradient", folder / "gradient")
+    import_hf(folder / "hf gradient", folder / "gradient", proof=TENSORS)
 
 
 def build(case: Case) -> Any:
@@ -188,8 +191,8 @@ class ChangedRows:
 def round_trip(case: Case, dtype: torch.dtype, folder: Path) -> tuple[Tensors, Tensors]:
     """Return the tensors of the model's files before the import and after the export."""
     save(case, build(case).to(dtype), folder / "hf")
-    import_hf(folder / "hf", folder / "checkpoint")
-    export_hf(folder / "checkpoint", folder / "back")
+    import_hf(folder / "hf", folder / "checkpoint", proof=TENSORS)
+    export_hf(folder / "checkpoint", folder / "back", proof=TENSORS)
     return load_file(folder / "hf" / "model.safetensors"), load_file(
         folder / "back" / "model.safetensors"
     )
