@@ -220,8 +220,8 @@ SIZES: Mapping[str, Any] = {
 YARN: Mapping[str, Any] = {
     "rope_type": "yarn",
     "rope_theta": 10000.0,
-    "factor": 4.0,
-    "original_max_position_embeddings": 33,
+    "factor": 5.0,
+    "original_max_position_embeddings": 26,
     "beta_fast": 32.0,
     "beta_slow": 1.0,
 }

@@ -87,6 +87,15 @@ def gradients(
     gpt: Any, root: Path, parallel: ParallelConfig, reference: dict[str, torch.Tensor]
 ) -> tuple[float, str]:
     """Largest relative difference of any tensor's gradient of a fixed functional of the logits."""
+    found = compare_gradients(gpt, root, parallel, reference)
+    where = max(found, key=lambda name: found[name]["error"])
+    return found[where]["error"], where
+
+
+def compare_gradients(
+    gpt: Any, root: Path, parallel: ParallelConfig, reference: dict[str, torch.Tensor]
+) -> dict[str, dict[str, float]]:
+    """Each tensor's gradient beside the right one: largest relative difference, and the factor."""
     from megatron.core.distributed.finalize_model_grads import (
         _allreduce_non_tensor_model_parallel_grads as sum_shared_gradients,
     )
@@ -102,14 +111,18 @@ def gradients(
     group = parallel_state.get_tensor_model_parallel_group()
     sum_shared_gradients([ddp], gpt.config, group)
     twin = dict(build(root / "gradient", parallel).named_parameters())
-    worst, where = 0.0, ""
+    found = {}
     for name, parameter in gpt.named_parameters():
-        pair = torch.stack([(parameter.main_grad - twin[name]).abs().max(), twin[name].abs().max()])
-        torch.distributed.all_reduce(pair, torch.distributed.ReduceOp.MAX, group)
-        error = float(pair[0] / pair[1].clamp_min(1e-30))
-        if error > worst:
-            worst, where = error, name
-    return worst, where
+        got, right = parameter.main_grad, twin[name]
+        largest = torch.stack([(got - right).abs().max(), right.abs().max()])
+        torch.distributed.all_reduce(largest, torch.distributed.ReduceOp.MAX, group)
+        products = torch.stack([(got * right).sum(), (right * right).sum()])
+        torch.distributed.all_reduce(products, group=group)
+        found[name] = {
+            "error": float(largest[0] / largest[1].clamp_min(1e-30)),
+            "factor": float(products[0] / products[1].clamp_min(1e-30)),
+        }
+    return found
 
 
 if __name__ == "__main__":

@@ -32,6 +32,8 @@ def hf_model(kind: str, folder: Path, **changes: Any) -> Any:
         "llama": transformers.LlamaConfig,
         "qwen2": transformers.Qwen2Config,
         "qwen3": transformers.Qwen3Config,
+        "mixtral": transformers.MixtralConfig,
+        "deepseek_v3": transformers.DeepseekV3Config,
     }[kind]
     sizes = {
         "hidden_size": 72,
