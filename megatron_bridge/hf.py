@@ -17,6 +17,9 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from megatron_bridge.errors import InputError
+from megatron_bridge.sources import folder as sources
+from megatron_bridge.sources.safetensors_file import CODES
+from megatron_bridge.sources.stored import Stored, raw
 
 if TYPE_CHECKING:
     import torch
@@ -25,7 +28,7 @@ SHARD_BYTES = 5 * 1000**3  # the limit that transformers' save_pretrained used f
 
 _WEIGHT_SUFFIXES = (".safetensors", ".bin", ".pt", ".pth", ".gguf", ".h5", ".msgpack", ".onnx")
 _INDEX = "model.safetensors.index.json"
-_CODES = {"float64": "F64", "float32": "F32", "float16": "F16", "bfloat16": "BF16"}
+_FORMATS = ("float64", "float32", "float16", "bfloat16")
 
 
 @dataclass(frozen=True)
@@ -46,90 +49,48 @@ class TensorSpec:
 
 
 class Weights:
-    """The tensors of a folder's safetensors files, read one at a time."""
+    """The tensors of a folder's weight files, read by ranges."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = Path(folder)
-        self._handles: dict[str, Any] = {}
-        self._files = self._find()
+        self._closing = ExitStack()
+        self._tensors = sources.find(self.folder, self._closing)
 
     @property
     def names(self) -> list[str]:
         """Every tensor's name, sorted."""
-        return sorted(self._files)
+        return sorted(self._tensors)
+
+    def stored(self, name: str) -> Stored:
+        """Return a tensor where it lies."""
+        return self._tensors[name]
 
     def spec(self, name: str) -> TensorSpec:
         """Return dtype and shape without reading the data."""
-        import torch
-
-        view = self._handle(self._files[name]).get_slice(name)
-        kinds = {code: getattr(torch, dtype) for dtype, code in _CODES.items()}
-        dtype = kinds.get(view.get_dtype())
-        if dtype is None:
+        tensor = self._tensors[name]
+        if dtype_name(tensor.dtype) not in _FORMATS:
             raise InputError(
                 "A weight's number format is not supported",
-                where=f"{self.folder / self._files[name]}, {name}",
-                expected=" or ".join(kinds),
-                got=view.get_dtype(),
+                where=f"{tensor.file.name}, {name}",
+                expected=" or ".join(_FORMATS),
+                got=dtype_name(tensor.dtype),
                 fix="convert the weights to bfloat16 or float32 first",
             )
-        return TensorSpec(name, dtype, tuple(view.get_shape()))
+        return TensorSpec(name, tensor.dtype, tensor.shape)
 
     def read(self, name: str) -> torch.Tensor:
         """Return one tensor."""
-        tensor: torch.Tensor = self._handle(self._files[name]).get_tensor(name)
-        return tensor
+        return self._tensors[name].read()
 
     def close(self) -> None:
         """Close the files."""
-        self._handles.clear()
+        self._closing.close()
 
     def __enter__(self) -> Weights:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-    def _handle(self, file: str) -> Any:
-        from safetensors import SafetensorError, safe_open
-
-        if file not in self._handles:
-            try:
-                self._handles[file] = safe_open(self.folder / file, framework="pt")
-            except (SafetensorError, OSError) as error:
-                raise InputError(
-                    "A weight file cannot be read",
-                    where=self.folder / file,
-                    expected="a whole safetensors file",
-                    got=error,
-                    fix="fetch the file again",
-                ) from error
-        return self._handles[file]
-
-    def _find(self) -> dict[str, str]:
-        files = sorted(path.name for path in self.folder.glob("*.safetensors"))
-        index = self.folder / _INDEX
-        if index.is_file():
-            listed = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
-            missing = sorted(set(listed.values()) - set(files))
-            if missing:
-                raise InputError(
-                    "A weight file is missing",
-                    where=self.folder,
-                    expected=f"the files that {_INDEX} lists",
-                    got=f"no {', '.join(missing)}",
-                    fix="fetch the missing files",
-                )
-            files = sorted(set(listed.values()))
-        if not files:
-            raise InputError(
-                "The model folder has no weights",
-                where=self.folder,
-                expected="*.safetensors",
-                got="none",
-                fix="give a folder with safetensors weights",
-            )
-        return {name: file for file in files for name in self._handle(file).keys()}
 
 
 def dtype_of(name: str) -> torch.dtype:
@@ -232,7 +193,7 @@ def _header(specs: Sequence[TensorSpec]) -> bytes:
     for spec in specs:
         start, end = end, end + spec.bytes
         header[spec.name] = {
-            "dtype": _CODES[dtype_name(spec.dtype)],
+            "dtype": CODES[dtype_name(spec.dtype)],
             "shape": list(spec.shape),
             "data_offsets": [start, end],
         }
@@ -242,8 +203,6 @@ def _header(specs: Sequence[TensorSpec]) -> bytes:
 
 
 def _raw(tensor: torch.Tensor, spec: TensorSpec) -> memoryview:
-    import torch
-
     if tuple(tensor.shape) != spec.shape or tensor.dtype != spec.dtype:
         raise InputError(
             "A tensor is not as announced",
@@ -251,5 +210,4 @@ def _raw(tensor: torch.Tensor, spec: TensorSpec) -> memoryview:
             expected=f"{spec.dtype} {list(spec.shape)}",
             got=f"{tensor.dtype} {list(tensor.shape)}",
         )
-    raw: memoryview = tensor.contiguous().flatten().view(torch.uint8).numpy().data
-    return raw
+    return raw(tensor.contiguous())
