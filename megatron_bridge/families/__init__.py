@@ -64,7 +64,7 @@ def get(model_type: str | None) -> Family:
     """Return the family of a `model_type`.
 
     Raises:
-        ConfigError: no such family; the text names the nearest ones.
+        ConfigError: no such family; the text names the nearest ones, and how to add one.
     """
     if model_type in FAMILIES:
         return FAMILIES[model_type]
@@ -74,7 +74,8 @@ def get(model_type: str | None) -> Family:
         where="config.json, model_type",
         expected=", ".join(sorted(FAMILIES)),
         got=repr(model_type),
-        fix=f"the nearest are {', '.join(near)}" if near else "use one of these families",
+        fix=(f"the nearest are {', '.join(near)}; " if near else "")
+        + f"to add a family, follow {Path(__file__).with_name('ADDING.md')}",
     )
 
 

@@ -188,5 +188,5 @@ CASES = [
         "output layer not normalised": Control(fields={"normalized_output": False}),
         "no ALiBi": Control(fields={"alibi": None}),
     }, native=without_rotary, rename=baichuan_names, logits=with_alibi,
-       note="as both"),
+       note="against the same with a normalised output layer"),
 ]  # fmt: skip
