@@ -11,12 +11,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO, Literal
 
+from megatron_bridge.launch import pool
 from tasks.clean.brackets import Namespaces
 from tasks.clean.dump import Dump, Page, Site
 from tasks.clean.filters import FILTERS, Thresholds, reason_to_drop
 from tasks.clean.repair import repair
 from tasks.clean.wikitext import clean
-from tasks.core import executor
 
 # Characters of wikitext a worker gets at a time: enough to hide the cost of handing it over.
 _BATCH = 1 << 19
@@ -122,7 +122,7 @@ def write_shards(
                 counts.damage.append(f"{path.name}: {dump.damage}")
 
     with _Shards(out, shard_bytes) as shards:
-        for documents, batch_counts in executor.run(_process, batches(), workers):
+        for documents, batch_counts in pool.run(_process, batches(), workers):
             counts.add(batch_counts)
             for document in documents:
                 shards.write(document)

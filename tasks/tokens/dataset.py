@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from tasks.core import executor
+from megatron_bridge.launch import pool
 from tasks.core.errors import ProofError
 from tasks.tokens.encode import SPLITS, Encoded, Rules, encode, ranges
 from tasks.tokens.indexed import Writer, best_dtype
@@ -48,7 +48,7 @@ def write(
             stack.enter_context(open(out / name, "w", encoding="utf-8"))
             for name in ("documents.jsonl", "set_aside.jsonl")
         )
-        results = executor.run(functools.partial(encode, rules), parts, workers)
+        results = pool.run(functools.partial(encode, rules), parts, workers)
         for part, encoded in zip(parts, results, strict=True):
             _number(encoded, writers)
             listed.writelines(_lines(encoded.documents))

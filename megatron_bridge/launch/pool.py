@@ -10,8 +10,8 @@ from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from typing import TypeVar
 
+from megatron_bridge.errors import RetryableError
 from megatron_bridge.launch.process import die_with_parent
-from tasks.core.errors import RetryableError
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")

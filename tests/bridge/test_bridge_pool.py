@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from megatron_bridge.launch.pool import run
 from tasks.core.errors import InputError, RetryableError
-from tasks.core.executor import run
 
 
 def _slow_first(item: int) -> tuple[int, int]:
@@ -83,7 +83,7 @@ def test_a_dead_worker_may_be_tried_again() -> None:
 SCRIPT = """
 import os, sys, time
 from pathlib import Path
-from tasks.core.executor import run
+from megatron_bridge.launch.pool import run
 
 def work(item):
     Path(sys.argv[1], str(os.getpid())).touch()
