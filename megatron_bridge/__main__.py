@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -28,10 +29,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         options = parser(_RUNS).parse_args(arguments)
         run: Callable[[argparse.Namespace], int] = options.run
-        return run(options)
+        status = run(options)
+        sys.stdout.flush()
+        return status
     except PipelineError as error:
         print(error, file=sys.stderr)
         return error.exit_code
+    except BrokenPipeError:
+        # The reader, such as `head`, has seen enough; what is left to flush would fail again.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
     except OSError as error:
         print(refused(error), file=sys.stderr)
         return 3

@@ -47,7 +47,7 @@ def lines() -> list[str]:
         somewhere = [f"({part})" for part in parts if part not in everywhere]
         limits = [f"{key} {' or '.join(map(json.dumps, v))}" for key, v in family.only.items()]
         limits += [f"no {key}" for key in family.refused]
-        columns = (" or ".join(kinds), ", ".join(everywhere + somewhere), "; ".join(limits))
+        columns = (" / ".join(kinds), ", ".join(everywhere + somewhere), "; ".join(limits))
         told.append((name, *(column or "-" for column in columns)))
     return _columns(told)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from typing import Any
@@ -53,6 +54,16 @@ def test_the_command_loads_no_torch_and_lists_every_family() -> None:
     assert done.returncode == 0, done.stderr
     heads = {line.split(" ")[0] for line in done.stdout.splitlines()}
     assert set(families.FAMILIES) <= heads
+
+
+@pytest.mark.parametrize("form", [[], ["--json"]])
+def test_a_reader_that_stops_early_is_no_error(form: list[str]) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    command = [sys.executable, "-m", "megatron_bridge", "families", *form]
+    done = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, text=True)
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def told(capsys: pytest.CaptureFixture[str], *arguments: str) -> Any:
