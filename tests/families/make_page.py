@@ -142,12 +142,15 @@ def _row(name: str, case: Mapping[str, Any], engine: Mapping[str, Any] | None) -
 
 
 def _on_engine(case: Mapping[str, Any], found: Mapping[str, Any] | None) -> str:
-    if case["local_spec"]:
-        local = f" ({_figure(found['logits'])} on the local spec)" if found else ""
-        return f"no: {case['local_spec']}{local}"
     if found is None:
-        return "not run"
-    return f"failed: {found['error']}" if "error" in found else _figure(found["logits"])
+        return f"no: {case['local_spec']}" if case["local_spec"] else "not run"
+    if "error" in found:
+        return f"failed: {found['error'].splitlines()[0][:120]}"
+    figure = _figure(found["logits"])
+    if found["spec"] == "local":
+        reason = case["local_spec"] or "no engine on the machine"
+        return f"no: {reason} ({figure} on the local spec)"
+    return figure
 
 
 def _engine_words(engine: Mapping[str, Any] | None) -> str:

@@ -36,6 +36,36 @@ def test_recorded_figures_are_under_the_limits() -> None:
         assert case["logits"].keys() == wanted or case["note"], name
 
 
+def test_what_ran_on_a_gpu_is_recorded_of_every_case() -> None:
+    recorded = listing.figures()
+    engine = recorded["transformer_engine"]
+    if engine is None:
+        pytest.skip("no GPU run is recorded; see benchmarks/gpu_families.py")
+    assert engine["cases"].keys() == recorded["cases"].keys()
+    for name, found in engine["cases"].items():
+        if "error" not in found:
+            assert found["logits"] <= 1e-4, name
+            assert found["names_not_told"] == found["names_not_built"] == [], name
+            on_engine = found["spec"] == "Transformer Engine"
+            assert on_engine == (recorded["cases"][name]["local_spec"] is None), name
+
+
+def test_the_page_shows_a_gpu_run() -> None:
+    recorded = listing.figures()
+    local = {"logits": 1e-5, "spec": "local"}
+    cases = {name: dict(local) for name in recorded["cases"]}
+    cases["llama"] = {"logits": 2e-6, "spec": "Transformer Engine"}
+    cases["qwen3"] = {"error": "RuntimeError: no kernel\nat line 3"}
+    engine = {"machine": "H200", "date": "2026-01-02", "versions": {"torch": "2"}, "cases": cases}
+    page = make_page.page({**recorded, "transformer_engine": engine})
+    assert "Run on 2026-01-02 on one H200 with torch 2." in page
+    rows = [line.split(" | ") for line in page.splitlines() if line.startswith("| ")]
+    ends = {row[0]: row[-1] for row in rows}
+    assert ends["| llama"] == "2e-6 |"
+    assert ends["| qwen3"] == "failed: RuntimeError: no kernel |"
+    assert ends["| bloom"].endswith("(1e-5 on the local spec) |")
+
+
 @pytest.mark.parametrize(
     ("value", "above", "below"),
     [(7.6e-6, 1e-5, 5e-6), (1e-5, 1e-5, 1e-5), (2.1e-6, 5e-6, 2e-6), (13.0, 20.0, 10.0)],
