@@ -269,8 +269,9 @@ _COMMANDS: dict[str, tuple[Callable[[argparse.ArgumentParser], Any], str, str]] 
         "Reads both anew, converts the checkpoint's tensors back and compares each by digest, and\n"
         "the config and tokenizer too. Where the number formats differ, the wider side is cast to\n"
         "the narrower. Builds the checkpoint's model without weights, and compares it with the\n"
-        "folder's config.json. Prints a certificate in JSON, or writes it to --out. Exit status 0:\n"
-        "its `holds` is true. 1: something differs, and `problems` names it; so it is after training.",
+        "folder's config.json. Prints a certificate in JSON, or writes it to --out.\n"
+        "Exit status 0: its `holds` is true. 1: something differs, and `problems` names it; so it\n"
+        "is after training.",
         "  python -m megatron_bridge verify Qwen3-0.6B ckpt > certificate.json && echo the same\n"
         "  python -m megatron_bridge verify Qwen3-0.6B ckpt --logits --text page.txt --tp 2",
     ),

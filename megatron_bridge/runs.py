@@ -200,7 +200,7 @@ def _forward(
         file = Path(folder) / "spec.json"
         file.write_text(spec.model_dump_json(), encoding="utf-8")
         world_size = parallel.model_parallel * parallel.expert_parallel
-        LocalLauncher().run("megatron_bridge.worker.logits", file, world_size)
+        LocalLauncher(alone=world_size == 1).run("megatron_bridge.worker.logits", file, world_size)
 
 
 def _check_data(prefix: Path) -> None:

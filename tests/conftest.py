@@ -17,13 +17,13 @@ def one_build_a_model() -> Iterator[None]:
     build, known = architecture.build, {}
 
     def once(models: Any, stop: Any = None) -> Any:
-        found = {}
-        for name, (family, config) in models.items():
-            key = json.dumps([family.model_type, family.megatron_config(config), config])
-            if key not in known:
-                known[key] = build({name: (family, config)}, stop)[name]
-            found[name] = known[key]
-        return found
+        keys = {
+            name: json.dumps([family.model_type, family.megatron_config(config), config])
+            for name, (family, config) in models.items()
+        }
+        if new := {name: models[name] for name, key in keys.items() if key not in known}:
+            known.update((keys[name], built) for name, built in build(new, stop).items())
+        return {name: known[key] for name, key in keys.items()}
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(architecture, "build", once)

@@ -31,7 +31,7 @@ LAYOUTS: Mapping[str, tuple[int, dict[str, Any]]] = {
 
 LENGTH = 18
 TENSORS = Proof(architecture=False)
-"""Built models are compared with `config.json` in tests of their own, all in one start of a rank."""
+"""Built models are compared with `config.json` in a test of their own, in one start of a rank."""
 
 
 def all_cases() -> list[Case]:
@@ -68,7 +68,8 @@ def launch(root: Path, name: str, job: dict[str, Any], world: int) -> dict[str, 
     """Run `family_ranks` once, on `world` ranks, and return its figures by case."""
     spec, out = root / f"{name}.json", root / f"{name}.figures.json"
     spec.write_text(json.dumps({**job, "out": str(out)}))
-    with environment(PYTHONPATH=str(Path(__file__).parent)):
+    paths = [str(Path(__file__).parent), *filter(None, [os.environ.get("PYTHONPATH")])]
+    with environment(PYTHONPATH=os.pathsep.join(paths)):
         LocalLauncher().run("family_ranks", spec, world)
     figures: dict[str, Any] = json.loads(out.read_text())
     return figures
