@@ -1,7 +1,8 @@
-"""The two loops of conversion: Hugging Face folder to Megatron checkpoint, and back.
+"""Conversion in both directions: Hugging Face folder to Megatron checkpoint, and back.
 
-Both hold one Megatron tensor in memory at a time, build no model and start no process group. Output
-is written beside its final place and moved there whole, after it was read back and compared.
+Neither builds a model or starts a process group; memory has a ceiling at any size of model. Output
+is written beside its final place and moved there whole, after it was read back and compared. A run
+that was killed is taken up where it stopped.
 """
 
 from __future__ import annotations
@@ -9,26 +10,23 @@ from __future__ import annotations
 import functools
 import json
 import math
-import os
 import shutil
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from megatron_bridge import certificate, checkpoint, hf, torch_dist
+from megatron_bridge import certificate, checkpoint, families, hf, torch_dist, transfer
 from megatron_bridge.config import DType, Form
-from megatron_bridge.conversion import Conversion, cast
-from megatron_bridge.errors import ConfigError, InputError, MappingError
-from megatron_bridge.mapping import Bound, check
-from megatron_bridge.proof import Proof, add_answers, add_architecture
+from megatron_bridge.conversion import Conversion
+from megatron_bridge.errors import MappingError
+from megatron_bridge.journal import unfinished
+from megatron_bridge.mapping import check
+from megatron_bridge.proof import EVERYTHING, Proof, add_answers, add_architecture
+from megatron_bridge.transfer import Job, Progress, Runner
 from megatron_bridge.verify import certify
 
-if TYPE_CHECKING:
-    import torch
-
-Progress = Callable[..., None]
-"""Called as `progress(done, total, unit="tensors")`."""
+VERSION = 1
+"""Raised when the same model must give other bytes; an unfinished run of another begins anew."""
 
 
 def import_hf(
@@ -36,7 +34,9 @@ def import_hf(
     out: Path | str,
     dtype: DType | None = None,
     progress: Progress | None = None,
-    proof: Proof | None = None,
+    proof: Proof = EVERYTHING,
+    memory: int | None = None,
+    scratch: Path | None = None,
 ) -> dict[str, Any]:
     """Convert a Hugging Face folder to a `torch_dist` checkpoint; return its certificate.
 
@@ -44,8 +44,10 @@ def import_hf(
         hf_dir: folder with `config.json` and safetensors.
         out: a new or empty folder.
         dtype: number format to cast to; by default every tensor keeps its own, so nothing is lost.
-        progress: called once a Megatron tensor.
-        proof: what is compared beside the tensors; the architecture when None.
+        progress: called as groups of tensors are written, then as they are compared.
+        proof: what is compared beside the tensors; the architecture by default.
+        memory: a ceiling in bytes, for all processes together; by default half of the machine's.
+        scratch: where unfinished output lies, on the disk of `out`; beside it by default.
 
     Raises:
         ConfigError: no such family, a switch that cannot be carried over, or `out` is not empty.
@@ -53,23 +55,26 @@ def import_hf(
         MappingError: a tensor that no row claims, or one that is missing.
         ProofError: what was written differs from what was read, or is not the same model.
     """
-    hf_dir, proof = Path(hf_dir), proof or Proof()
-    with _fresh(Path(out)) as partial, hf.Weights(hf_dir) as weights:
+    hf_dir, out = Path(hf_dir), Path(out)
+    with hf.Weights(hf_dir) as weights:
         model = Conversion.of_weights(weights)
         _refuse(check(model.family, model.shape, hf_names=model.weight_names(weights)), hf_dir)
-        count = _counter(progress, len(model.bounds))
-        widest = _widest(model, weights)
-        chunks = [
-            _chunk(model, bound, weights, cast(bound, dtype, widest[bound.slot.key]), count)
-            for bound in model.bounds
-        ]
+        source = weights.state()
+    job = Job(hf_dir.resolve(), weights=hf_dir.resolve(), hf_prefix=model.hf_prefix, dtype=dtype)
+    one = transfer.side(job)
+    specs = [one.packed_spec(bound) for bound in model.bounds]
+    amounts = [(kind, math.prod(shape)) for shape, kind in specs]
+    identity: dict[str, Any] = {"import": str(hf_dir.resolve()), "files": source, "dtype": dtype}
+    identity |= {"config": model.config, "version": VERSION}
+    run = Runner(one, memory, sum(kind.itemsize * n for kind, n in amounts), progress)
+    with unfinished(out, identity, scratch) as (partial, journal):
         commit = functools.partial(
             checkpoint.commit,
             partial,
             iteration=0,
             consumed_samples=0,
             model_type=model.family.model_type,
-            dtype=hf.dtype_name(hf.main_dtype((c.dtype, math.prod(c.size)) for c in chunks)),
+            dtype=hf.dtype_name(hf.main_dtype(amounts)),
             vocab_size=model.shape.vocab,
             padded_vocab_size=model.shape.padded_vocab,
             optimizer=False,
@@ -77,9 +82,16 @@ def import_hf(
             proven=not certificate.is_doubtful_origin(hf_dir),
         )
         with proof.begin(model) as building:
-            torch_dist.write_index(partial, torch_dist.write_file(partial / "__0_0.distcp", chunks))
+            written = run(
+                functools.partial(transfer.write_checkpoint, job, partial),
+                transfer.groups(one, one.packed_spec, parts=False),
+                journal,
+                "write",
+            )
+            placed = (torch_dist.Placed(**block) for group in written for block in group)
+            torch_dist.write_index(partial, placed)
             _carry(hf_dir, partial / checkpoint.HF_FILES)
-            found = certify("import", model, weights, partial)
+            found = certify("import", replace(job, checkpoint=partial), run, journal)
             add_architecture(found, model, hf_dir, building)
         if proof.runs and found["holds"]:
             commit()
@@ -96,7 +108,9 @@ def export_hf(
     dtype: DType | None = None,
     progress: Progress | None = None,
     form: Form = "original",
-    proof: Proof | None = None,
+    proof: Proof = EVERYTHING,
+    memory: int | None = None,
+    scratch: Path | None = None,
 ) -> dict[str, Any]:
     """Convert a checkpoint to a Hugging Face folder; return its certificate.
 
@@ -106,91 +120,57 @@ def export_hf(
         like: a Hugging Face folder that gives config, tokenizer and other files in place of those
             that travelled with the checkpoint.
         dtype: number format to cast to; by default the checkpoint's own.
-        progress: called once a Megatron tensor.
+        progress: called as groups of tensors are written, then as they are compared.
         form: "native" writes transformers' own class for a model whose class is remote code.
-        proof: what is compared beside the tensors; the architecture when None.
+        proof: what is compared beside the tensors; the architecture by default.
+        memory: a ceiling in bytes, for all processes together; by default half of the machine's.
+        scratch: where unfinished output lies, on the disk of `out`; beside it by default.
 
     Raises:
         ConfigError, InputError, MappingError, ProofError: as `import_hf`; a ConfigError also where
             no native class computes the same.
     """
-    folder, proof = Path(folder), proof or Proof()
+    folder, out = Path(folder).resolve(), Path(out)
     info = checkpoint.read_info(folder)
-    carried = Path(like) if like else folder / checkpoint.HF_FILES
-    with _fresh(Path(out)) as partial, torch_dist.Reader(folder) as reader:
-        own = Conversion.of_folder(carried, info.hf_prefix)
-        model = (own.as_native() if form == "native" else own).padded_as(reader)
-        _refuse(check(model.family, model.shape, slots=model.slots(reader)), folder)
-        specs = [spec for bound in model.bounds for spec in model.hf_specs(bound, reader, dtype)]
-        main_dtype = hf.dtype_name(hf.main_dtype((spec.dtype, spec.bytes) for spec in specs))
-        count = _counter(progress, len(model.bounds))
+    carried = Path(like).resolve() if like else folder / checkpoint.HF_FILES
+    job = Job(
+        carried,
+        checkpoint=folder,
+        hf_prefix=info.hf_prefix,
+        native=form == "native",
+        dtype=dtype,
+    )
+    one = transfer.side(job)
+    model = one.model
+    _refuse(check(model.family, model.shape, slots=model.slots(one.reader)), folder)
+    specs = [spec for bound in model.bounds for spec in one.part_specs(bound)]
+    main_dtype = hf.dtype_name(hf.main_dtype((spec.dtype, spec.bytes) for spec in specs))
+    identity: dict[str, Any] = {
+        "export": str(folder),
+        "info": info.model_dump(),
+        "dtype": dtype,
+        "form": form,
+    }
+    identity |= {"config": model.config, "version": VERSION}
+    run = Runner(one, memory, sum(spec.bytes for spec in specs), progress)
+    with unfinished(out, identity, scratch) as (partial, journal):
         with proof.begin(Conversion.of_folder(folder / checkpoint.HF_FILES)) as building:
-            hf.write_weights(partial, specs, _tensors(model, reader, dtype, count))
+            places = hf.prepare(partial, specs)
+            run(
+                functools.partial(transfer.write_tensors, job, partial, places),
+                transfer.groups(one, one.stored_spec, parts=True),
+                journal,
+                "write",
+            )
             _carry(carried, partial)
-            if model.config != own.config:
+            if model.config != families.read_config(carried):
                 _write_config(partial / "config.json", model.config)
             _name_dtype(partial / "config.json", main_dtype)
-            with hf.Weights(partial) as weights:
-                found = certify("export", model, weights, folder)
+            found = certify("export", replace(job, weights=partial), run, journal)
             add_architecture(found, model, partial, building)
         add_answers(found, proof, partial, folder)
         certificate.write(found, partial)
     return found
-
-
-def _widest(model: Conversion, weights: hf.Weights) -> dict[str, torch.dtype]:
-    """The number format of each Megatron tensor: the widest of all that lie in it."""
-    found: dict[str, torch.dtype] = {}
-    for bound in model.bounds:
-        kinds = [weights.spec(name).dtype for name in bound.hf]
-        if bound.slot.key in found:
-            kinds.append(found[bound.slot.key])
-        found[bound.slot.key] = max(kinds, key=lambda dtype: dtype.itemsize)
-    return found
-
-
-def _chunk(
-    model: Conversion,
-    bound: Bound,
-    weights: hf.Weights,
-    dtype: torch.dtype,
-    count: Callable[[], None],
-) -> torch_dist.Chunk:
-    import torch
-
-    with torch.device("meta"):
-        specs = [weights.spec(name) for name in bound.hf]
-        packed = model.pack(bound, [torch.empty(s.shape, dtype=dtype) for s in specs])
-    tail = tuple(packed.shape)
-    sizes = bound.row.sizes
-    if sizes and tail != (fitting := tuple(map(model.shape.size, sizes))):
-        raise MappingError(
-            "The weights do not fit config.json",
-            where=", ".join(bound.hf),
-            expected=f"together {list(fitting)} ({' x '.join(sizes)})",
-            got=list(tail),
-            fix="use the config.json that belongs to the weights",
-        )
-
-    index, counts = bound.slot.index, bound.counts(model.shape)
-    size = (*(1 for _ in index), *tail)
-
-    def produce() -> torch.Tensor:
-        count()
-        return model.pack(bound, [weights.read(name).to(dtype) for name in bound.hf]).view(size)
-
-    offset = index + (0,) * len(tail)
-    return torch_dist.Chunk(bound.slot.key, offset, size, counts + tail, dtype, produce)
-
-
-def _tensors(
-    model: Conversion, reader: torch_dist.Reader, dtype: DType | None, count: Callable[[], None]
-) -> Iterator[tuple[str, torch.Tensor]]:
-    for bound in model.bounds:
-        count()
-        whole = reader.read(bound.slot.key, bound.slot.index)
-        for name, part in zip(bound.hf, model.unpack(bound, whole), strict=True):
-            yield name, part.to(cast(bound, dtype, part.dtype))
 
 
 def _carry(source: Path, target: Path) -> None:
@@ -222,41 +202,3 @@ def _refuse(problems: list[str], where: Path) -> None:
             got=shown + more,
             fix="check that config.json belongs to these weights",
         )
-
-
-def _counter(progress: Progress | None, total: int) -> Callable[[], None]:
-    done = 0
-
-    def count() -> None:
-        nonlocal done
-        done += 1
-        if progress is not None:
-            progress(done, total, unit="tensors")
-
-    return count
-
-
-@contextmanager
-def _fresh(out: Path) -> Iterator[Path]:
-    """Yield a scratch folder beside `out` that becomes `out` when the block succeeds."""
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise ConfigError(
-            "The output folder is not empty",
-            where=out,
-            expected="a new or empty folder",
-            got="files in it" if out.is_dir() else "a file",
-            fix="choose another folder; nothing is ever written over a checkpoint",
-        )
-    partial = out.parent / f".{out.name}.partial-{os.getpid()}"
-    shutil.rmtree(partial, ignore_errors=True)
-    try:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        partial.mkdir()
-    except OSError as error:
-        raise InputError("The output folder cannot be made", where=out, got=error) from error
-    try:
-        yield partial
-        partial.rename(out)
-        checkpoint.sync_folder(out.parent)
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)

@@ -14,12 +14,12 @@ from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any
 
 from megatron_bridge.errors import InputError
 from megatron_bridge.sources import folder as sources
 from megatron_bridge.sources.safetensors_file import CODES
-from megatron_bridge.sources.stored import Stored, raw
+from megatron_bridge.sources.stored import Stored
 
 if TYPE_CHECKING:
     import torch
@@ -64,6 +64,12 @@ class Weights:
     def stored(self, name: str) -> Stored:
         """Return a tensor where it lies."""
         return self._tensors[name]
+
+    def state(self) -> list[list[Any]]:
+        """Return path, size and time of change of every weight file, in nanoseconds."""
+        files = sorted({tensor.file.name for tensor in self._tensors.values()})
+        stats = [(file, os.stat(file)) for file in files]
+        return [[file, stat.st_size, stat.st_mtime_ns] for file, stat in stats]
 
     def spec(self, name: str) -> TensorSpec:
         """Return dtype and shape without reading the data."""
@@ -131,45 +137,49 @@ def carried_files(folder: Path) -> list[Path]:
     )
 
 
-def write_weights(
-    folder: Path,
-    specs: Iterable[TensorSpec],
-    tensors: Iterable[tuple[str, torch.Tensor]],
-    shard_bytes: int = SHARD_BYTES,
-) -> None:
-    """Write `tensors`, in any order, as safetensors shards whose headers are made from `specs`.
+@dataclass(frozen=True)
+class Place:
+    """Where a tensor lies in a folder's weight files."""
+
+    file: str
+    offset: int
+    dtype: str
+
+
+def prepare(
+    folder: Path, specs: Iterable[TensorSpec], shard_bytes: int = SHARD_BYTES
+) -> dict[str, Place]:
+    """Write the headers of safetensors shards, and return where each tensor's bytes belong.
 
     Tensors lie in the order of their names, as the safetensors library writes them, so that a round
     trip gives the same file. One file is `model.safetensors`; several get an index, as transformers
-    writes them.
+    writes them. A file that has its header and its size already is left as it is.
     """
     shards = _shards(sorted(specs, key=lambda spec: spec.name), shard_bytes)
     total = len(shards)
-    places: dict[str, tuple[IO[bytes], int, TensorSpec]] = {}
-    with ExitStack() as stack:
-        for number, shard in enumerate(shards, 1):
-            name = f"model-{number:05d}-of-{total:05d}.safetensors"
-            path = folder / (name if total > 1 else "model.safetensors")
-            shard_file = stack.enter_context(path.open("wb"))
-            position = shard_file.write(_header(shard))
-            shard_file.flush()
-            for spec in shard:
-                places[spec.name] = (shard_file, position, spec)
-                position += spec.bytes
-            shard_file.truncate(position)
-        for name, tensor in tensors:
-            file, position, spec = places[name]
-            _write_at(file.fileno(), position, _raw(tensor, spec))
-        for file in {id(file): file for file, _, _ in places.values()}.values():
-            os.fsync(file.fileno())
+    places = {}
+    for number, shard in enumerate(shards, 1):
+        numbered = f"model-{number:05d}-of-{total:05d}.safetensors"
+        name = numbered if total > 1 else "model.safetensors"
+        header = _header(shard)
+        position = len(header)
+        for spec in shard:
+            places[spec.name] = Place(name, position, dtype_name(spec.dtype))
+            position += spec.bytes
+        if not (folder / name).is_file() or (folder / name).stat().st_size != position:
+            with (folder / name).open("wb") as file:
+                file.write(header)
+                file.truncate(position)
     if total > 1:
-        weight_map = {name: Path(file.name).name for name, (file, _, _) in places.items()}
-        size = {"total_size": sum(spec.bytes for _, _, spec in places.values())}
+        size = {"total_size": sum(spec.bytes for shard in shards for spec in shard)}
+        weight_map = {name: place.file for name, place in places.items()}
         text = json.dumps({"metadata": size, "weight_map": weight_map}, indent=2)
         (folder / _INDEX).write_text(text + "\n", encoding="utf-8")
+    return places
 
 
-def _write_at(descriptor: int, position: int, data: memoryview) -> None:
+def write_at(descriptor: int, position: int, data: memoryview) -> None:
+    """Write all of `data` at a position of an open file."""
     while data:  # one call writes at most 2 GiB
         written = os.pwrite(descriptor, data, position)
         data, position = data[written:], position + written
@@ -200,14 +210,3 @@ def _header(specs: Sequence[TensorSpec]) -> bytes:
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
     return len(text).to_bytes(8, "little") + text
-
-
-def _raw(tensor: torch.Tensor, spec: TensorSpec) -> memoryview:
-    if tuple(tensor.shape) != spec.shape or tensor.dtype != spec.dtype:
-        raise InputError(
-            "A tensor is not as announced",
-            where=spec.name,
-            expected=f"{spec.dtype} {list(spec.shape)}",
-            got=f"{tensor.dtype} {list(tensor.shape)}",
-        )
-    return raw(tensor.contiguous())

@@ -56,6 +56,10 @@ class Layout(Protocol):
     def name(self) -> str:
         """The name shown in errors and certificates."""
 
+    @property
+    def by_rows(self) -> bool:
+        """True where packing only moves whole rows, so that it can be done in blocks of rows."""
+
     def pack(self, parts: Sequence[Tensor], shape: ModelShape) -> Tensor:
         """Hugging Face tensors to the Megatron tensor."""
 
@@ -68,6 +72,7 @@ class AsIs:
     """The same tensor on both sides."""
 
     name: str = "AS_IS"
+    by_rows: bool = True
 
     def pack(self, parts: Sequence[Tensor], shape: ModelShape) -> Tensor:
         """Return the only part."""
@@ -84,6 +89,7 @@ class Stacked:
     """Two equal parts, rows of the first above rows of the second (gate above up)."""
 
     name: str = "STACKED"
+    by_rows: bool = True
 
     def pack(self, parts: Sequence[Tensor], shape: ModelShape) -> Tensor:
         """`[n, ...]` twice to `[2n, ...]`."""
@@ -110,6 +116,7 @@ class GroupedQKV:
     """
 
     name: str = "GROUPED_QKV"
+    by_rows: bool = True
 
     def pack(self, parts: Sequence[Tensor], shape: ModelShape) -> Tensor:
         """q `[heads*d, ...]`, k and v `[kv_heads*d, ...]` to `[(heads+2*kv_heads)*d, ...]`."""
@@ -147,6 +154,11 @@ class FusedQKV:
     name: str = "FUSED_QKV"
     transposed: bool = False
 
+    @property
+    def by_rows(self) -> bool:
+        """A transposed weight is not."""
+        return not self.transposed
+
     def pack(self, parts: Sequence[Tensor], shape: ModelShape) -> Tensor:
         """`[(heads+2*kv_heads)*d, ...]`, or its transpose, to the same grouped by KV head."""
         import torch
@@ -175,6 +187,7 @@ class Transposed:
     """A matrix stored columns first, as GPT-2's Conv1D does."""
 
     name: str = "TRANSPOSED"
+    by_rows: bool = False
 
     def pack(self, parts: Sequence[Tensor], shape: ModelShape) -> Tensor:
         """`[in, out]` to `[out, in]`."""
@@ -191,6 +204,7 @@ class Vocab:
     """Rows by token id, padded with zeros up to `padded_vocab`; padding never goes back."""
 
     name: str = "VOCAB"
+    by_rows: bool = True
 
     def pack(self, parts: Sequence[Tensor], shape: ModelShape) -> Tensor:
         """`[vocab, ...]` to `[padded_vocab, ...]`."""
@@ -220,6 +234,7 @@ class NormalizedVocab(Vocab):
     """
 
     name: str = "NORMALIZED_VOCAB"
+    by_rows: bool = False
 
     def unpack(self, whole: Tensor, shape: ModelShape) -> list[Tensor]:
         """`[padded_vocab, hidden]` to `[vocab, hidden]` with rows of length 1."""

@@ -59,6 +59,10 @@ class Proof:
             yield building
 
 
+EVERYTHING, TENSORS = Proof(), Proof(architecture=False)
+"""What a conversion compares by default, and the least that it can."""
+
+
 def add_architecture(
     found: Certificate, model: Conversion, hf_dir: Path, building: Building | None
 ) -> None:

@@ -7,23 +7,32 @@ the right thing is another question; logits against Hugging Face answer it.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import itertools
 import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from megatron_bridge import certificate, checkpoint, hf, torch_dist
-from megatron_bridge.conversion import Conversion, digest
+from megatron_bridge import certificate, checkpoint, hf, torch_dist, transfer
+from megatron_bridge.conversion import Conversion
+from megatron_bridge.journal import Journal
 from megatron_bridge.layouts import VOCAB
 from megatron_bridge.mapping import check
-from megatron_bridge.proof import Proof, add_answers, add_architecture
+from megatron_bridge.proof import EVERYTHING, Proof, add_answers, add_architecture
+from megatron_bridge.transfer import Job, Progress, Runner
 
 if TYPE_CHECKING:
     import torch
 
 
-def verify(hf_dir: Path | str, folder: Path | str, proof: Proof | None = None) -> dict[str, Any]:
+def verify(
+    hf_dir: Path | str,
+    folder: Path | str,
+    proof: Proof = EVERYTHING,
+    memory: int | None = None,
+    progress: Progress | None = None,
+) -> dict[str, Any]:
     """Compare a Hugging Face folder with a Megatron checkpoint; return the certificate.
 
     `certificate["holds"]` says whether they hold the same model. Nothing is written.
@@ -31,51 +40,57 @@ def verify(hf_dir: Path | str, folder: Path | str, proof: Proof | None = None) -
     Args:
         hf_dir: the folder.
         folder: the checkpoint.
-        proof: what is compared beside the tensors; the architecture when None.
+        proof: what is compared beside the tensors; the architecture by default.
+        memory: a ceiling in bytes, for all processes together; by default half of the machine's.
+        progress: called as groups of tensors are compared.
 
     Raises:
         ConfigError, InputError: one side cannot be read.
     """
-    hf_dir, folder, proof = Path(hf_dir), Path(folder), proof or Proof()
+    hf_dir, folder = Path(hf_dir).resolve(), Path(folder).resolve()
     checkpoint.read_info(folder)
     with hf.Weights(hf_dir) as weights:
-        model = Conversion.of_weights(weights)
-        with proof.begin(Conversion.of_folder(folder / checkpoint.HF_FILES)) as building:
-            found = certify("verify", model, weights, folder)
-            add_architecture(found, model, hf_dir, building)
+        prefix = Conversion.of_weights(weights).hf_prefix
+    job = Job(hf_dir, weights=hf_dir, checkpoint=folder, hf_prefix=prefix)
+    with proof.begin(Conversion.of_folder(folder / checkpoint.HF_FILES)) as building:
+        one = transfer.side(job)
+        run = Runner(one, memory, one.total_bytes, progress)
+        found = certify("verify", job, run)
+        add_architecture(found, one.model, hf_dir, building)
     add_answers(found, proof, hf_dir, folder)
     return found
 
 
-def certify(kind: str, model: Conversion, weights: hf.Weights, folder: Path) -> dict[str, Any]:
-    """Read both sides back from disk and compare them, one tensor at a time.
+def certify(kind: str, job: Job, run: Runner, journal: Journal | None = None) -> dict[str, Any]:
+    """Read both sides back from disk and compare them, block by block.
 
     Where the two differ in number format, the wider one is cast to the narrower, as the conversion
     did; the certificate says so.
     """
-    with torch_dist.Reader(folder) as reader:
-        model = model.padded_as(reader)
-        names, left_out = model.weight_names(weights), model.left_out(weights)
-        passed = set(weights.names) - set(names)
-        problems = check(model.family, model.shape, names, model.slots(reader))
-        digests: dict[str, str] = {}
-        parameters = 0
-        stored = {hf.dtype_name(dtype) for _, dtype in _model_shapes(reader)}
-        weighty = [name for name in names if not model.family.is_buffer(name)]
-        found = {hf.dtype_name(weights.spec(name).dtype) for name in weighty}
-        for bound in model.bounds if not problems else ():
-            parts = [weights.read(name) for name in bound.hf]
-            whole = reader.read(bound.slot.key, bound.slot.index)
-            back = model.unpack(bound, whole)
-            for name, part, other in zip(bound.hf, parts, back, strict=True):
-                parameters += part.numel()
-                narrow = min(part.dtype, other.dtype, key=lambda dtype: dtype.itemsize)
-                digests[name] = digest(part.to(narrow))
-                if part.shape != other.shape or digests[name] != digest(other.to(narrow)):
+    one = transfer.side(job)
+    model, weights, reader = one.model, one.weights, one.reader
+    names, left_out = model.weight_names(weights), model.left_out(weights)
+    passed = set(weights.names) - set(names)
+    problems = check(model.family, model.shape, names, model.slots(reader))
+    stored = {hf.dtype_name(dtype) for _, dtype in _model_shapes(reader)}
+    weighty = [name for name in names if not model.family.is_buffer(name)]
+    found = {hf.dtype_name(weights.spec(name).dtype) for name in weighty}
+    digests: dict[str, str] = {}
+    if not problems:
+        pieces = transfer.groups(one, one.stored_spec, parts=True)
+        compared = run(functools.partial(transfer.compare, job), pieces, journal, "compare")
+        results = {name: result for group in compared for name, result in group.items()}
+        for bound in model.bounds:
+            for name in bound.hf:
+                digests[name], equal = results[name]
+                if not equal:
                     problems.append(f"{name} differs from {bound.slot}")
-            if kind != "export" and bound.row.layout is VOCAB and whole[model.shape.vocab :].any():
+            padded = bound.row.layout is VOCAB and kind != "export"
+            if padded and one.has_padding(bound):
                 problems.append(f"{bound.slot} holds values in the padding of the vocabulary")
-        others = sorted(key for key in reader.shapes() if not torch_dist.is_model_key(key))
+    parameters = sum(math.prod(weights.spec(name).shape) for name in digests)
+    others = sorted(key for key in reader.shapes() if not torch_dist.is_model_key(key))
+    folder = reader.folder
     carried = _compare_files(weights.folder, folder, problems if kind == "verify" else [])
     return {
         "kind": kind,

@@ -12,6 +12,10 @@ if TYPE_CHECKING:
     import torch
 
 
+BLOCK_BYTES = 32 * 2**20
+"""Tensors larger than this pass in blocks of rows."""
+
+
 @dataclass(frozen=True)
 class Stored:
     """A row-major tensor at an offset of a file."""

@@ -1,0 +1,111 @@
+"""What a long conversion has finished, so that the same command after a kill goes on from there."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any
+
+from megatron_bridge.checkpoint import sync_folder
+from megatron_bridge.errors import ConfigError, InputError, MappingError, ProofError
+
+
+class Journal:
+    """Finished pieces of work by name, each in a small file written in one atomic step."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        folder.mkdir(exist_ok=True)
+
+    def get(self, name: str) -> Any:
+        """Return what was noted of a finished piece, or None."""
+        try:
+            return json.loads((self.folder / f"{name}.json").read_text(encoding="utf-8"))
+        except (FileNotFoundError, json.JSONDecodeError):
+            return None
+
+    def note(self, name: str, result: Any) -> None:
+        """Keep a piece's result; the piece itself must be on the disk already."""
+        partial = self.folder / f".{name}.partial"
+        with partial.open("w", encoding="utf-8") as file:
+            json.dump(result, file)
+            file.flush()
+            os.fsync(file.fileno())
+        partial.rename(self.folder / f"{name}.json")
+
+
+@contextmanager
+def unfinished(
+    out: Path, identity: Mapping[str, Any], scratch: Path | None = None
+) -> Iterator[tuple[Path, Journal]]:
+    """Yield a folder that becomes `out` when the block succeeds, and its journal.
+
+    A block that is killed leaves the folder, and one with the same identity finds it again; any
+    other begins anew. A block that fails for good removes it.
+
+    Args:
+        out: a new or empty folder.
+        identity: everything that the output depends on.
+        scratch: where the folder lies until then, on the same disk as `out`; beside it if None.
+
+    Raises:
+        ConfigError: `out` is not empty, or another process is at work on it.
+        InputError: the folder cannot be made.
+    """
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise ConfigError(
+            "The output folder is not empty",
+            where=out,
+            expected="a new or empty folder",
+            got="files in it" if out.is_dir() else "a file",
+            fix="choose another folder; nothing is ever written over a checkpoint",
+        )
+    work = (scratch or out.parent) / f".{out.name}.unfinished"
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        work.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError("The output folder cannot be made", where=out, got=error) from error
+    with (work / "lock").open("w") as lock:
+        _take(lock, out)
+        mark = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()
+        if not (work / "identity").is_file() or (work / "identity").read_text() != mark:
+            _empty(work)
+            (work / "identity").write_text(mark)
+        (work / "data").mkdir(exist_ok=True)
+        try:
+            yield work / "data", Journal(work / "journal")
+        except (ConfigError, InputError, MappingError, ProofError):
+            # The next attempt would only find the same.
+            shutil.rmtree(work, ignore_errors=True)
+            raise
+        (work / "data").rename(out)
+        sync_folder(out.parent)
+        shutil.rmtree(work, ignore_errors=True)
+
+
+def _take(lock: IO[str], out: Path) -> None:
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        raise ConfigError(
+            "Another process is at work on this output",
+            where=out,
+            expected="one conversion at a time",
+            got="a lock that is held",
+            fix="wait for it, or choose another folder",
+        ) from error
+
+
+def _empty(work: Path) -> None:
+    for path in work.iterdir():
+        if path.is_dir():
+            shutil.rmtree(path)
+        elif path.name != "lock":
+            path.unlink()

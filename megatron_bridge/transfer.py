@@ -1,0 +1,396 @@
+"""Tensors moved between a Hugging Face folder and a checkpoint, in blocks and by processes.
+
+Work is cut into groups that depend on the model alone, so that the bytes written depend neither on
+the memory nor on the number of processes. Each process opens both sides for itself and holds one
+block at a time.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import math
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from megatron_bridge import hf, torch_dist
+from megatron_bridge.blocks import PADDING, RowMap
+from megatron_bridge.config import DType
+from megatron_bridge.conversion import Conversion, cast
+from megatron_bridge.errors import ConfigError, MappingError
+from megatron_bridge.journal import Journal
+from megatron_bridge.launch import pool
+from megatron_bridge.mapping import Bound
+from megatron_bridge.sources.stored import BLOCK_BYTES, raw
+
+if TYPE_CHECKING:
+    import torch
+
+Progress = Callable[..., None]
+"""Called as `progress(done, total, unit="tensors")`."""
+
+GROUP_BYTES = 256 * 2**20
+"""What one process takes at a time, and what is done again after a kill."""
+BASE_BYTES, WORKER_BYTES = 350 * 2**20, 600 * 2**20
+"""Resident memory of the first process and of each further one (measured: PyTorch and blocks)."""
+
+
+WHOLE = -1
+"""A piece's part when it is all parts at once."""
+
+
+@dataclass(frozen=True)
+class Piece:
+    """One Megatron tensor, or rows of it, or rows of one Hugging Face tensor it is made of."""
+
+    bound: int
+    part: int
+    start: int
+    stop: int
+
+
+Group = list[Piece]
+
+
+@dataclass(frozen=True)
+class Job:
+    """What a process needs to open both sides: paths and choices, no tensors."""
+
+    config: Path
+    """The folder of the Hugging Face side's `config.json`."""
+    weights: Path | None = None
+    """The Hugging Face folder, where it is read."""
+    checkpoint: Path | None = None
+    """The Megatron side, where it is read."""
+    hf_prefix: bool = True
+    native: bool = False
+    dtype: DType | None = None
+
+
+class Side:
+    """One process's view of a job."""
+
+    def __init__(self, job: Job) -> None:
+        self.job = job
+        model = Conversion.of_folder(job.config, job.hf_prefix)
+        model = model.as_native() if job.native else model
+        self.model = model.padded_as(self.reader) if job.checkpoint else model
+        self._maps: dict[tuple[Any, ...], RowMap] = {}
+
+    @functools.cached_property
+    def weights(self) -> hf.Weights:
+        """The Hugging Face side."""
+        return hf.Weights(_given(self.job.weights))
+
+    @functools.cached_property
+    def reader(self) -> torch_dist.Reader:
+        """The Megatron side."""
+        return torch_dist.Reader(_given(self.job.checkpoint))
+
+    @functools.cached_property
+    def _widest(self) -> dict[str, torch.dtype]:
+        """The number format of each Megatron tensor: the widest of all that lie in it."""
+        found: dict[str, torch.dtype] = {}
+        for bound in self.model.bounds:
+            kinds = [self.weights.spec(name).dtype for name in bound.hf]
+            if bound.slot.key in found:
+                kinds.append(found[bound.slot.key])
+            found[bound.slot.key] = max(kinds, key=lambda dtype: dtype.itemsize)
+        return found
+
+    def packed_spec(self, bound: Bound) -> tuple[tuple[int, ...], torch.dtype]:
+        """Return shape and number format that an import gives a Megatron tensor.
+
+        Raises:
+            MappingError: the weights do not fit `config.json`.
+        """
+        import torch
+
+        shapes = [self.weights.spec(name).shape for name in bound.hf]
+        packed = self.model.pack(bound, [torch.empty(s, device="meta") for s in shapes])
+        fitting = tuple(map(self.model.shape.size, bound.row.sizes))
+        if packed.shape != fitting:
+            raise MappingError(
+                "The weights do not fit config.json",
+                where=", ".join(bound.hf),
+                expected=f"together {list(fitting)} ({' x '.join(bound.row.sizes)})",
+                got=list(packed.shape),
+                fix="use the config.json that belongs to the weights",
+            )
+        return fitting, cast(bound, self.job.dtype, self._widest[bound.slot.key])
+
+    def stored_spec(self, bound: Bound) -> tuple[tuple[int, ...], torch.dtype]:
+        """Return shape and number format of a Megatron tensor of the checkpoint."""
+        shape, dtype = self.reader.shapes()[bound.slot.key]
+        return shape[len(bound.slot.index) :], dtype
+
+    def part_specs(self, bound: Bound) -> list[hf.TensorSpec]:
+        """Return what an export makes of a Megatron tensor, without reading data."""
+        import torch
+
+        shape, stored = self.stored_spec(bound)
+        parts = self.model.unpack(bound, torch.empty(shape, dtype=stored, device="meta"))
+        dtype = cast(bound, self.job.dtype, stored)
+        return [
+            hf.TensorSpec(name, dtype, tuple(part.shape))
+            for name, part in zip(bound.hf, parts, strict=True)
+        ]
+
+    @property
+    def total_bytes(self) -> int:
+        """Size of the Megatron side's weights."""
+        specs = (self.stored_spec(bound) for bound in self.model.bounds)
+        return sum(math.prod(shape) * dtype.itemsize for shape, dtype in specs)
+
+    def packed(self, piece: Piece) -> torch.Tensor:
+        """Return a piece of a Megatron tensor, made of the Hugging Face side's."""
+        import torch
+
+        bound = self.model.bounds[piece.bound]
+        _, dtype = self.packed_spec(bound)
+        stored = [self.weights.stored(name) for name in bound.hf]
+        if piece.part == WHOLE:
+            return self.model.pack(bound, [tensor.read().to(dtype) for tensor in stored])
+        block = torch.empty((piece.stop - piece.start, *stored[0].shape[1:]), dtype=dtype)
+        for run in self._map(bound, stored).of_whole(piece.start, piece.stop):
+            target = block[run.whole_start - piece.start :][: run.length]
+            if run.part == PADDING:
+                target.zero_()
+            else:
+                end = run.part_start + run.length
+                target.copy_(stored[run.part].read(run.part_start, end))
+        return block
+
+    def unpacked(self, piece: Piece) -> Iterator[tuple[str, int, torch.Tensor]]:
+        """Yield Hugging Face tensors, or rows of one, made of a piece of the Megatron side.
+
+        Yields:
+            Name, first row and values.
+        """
+        import torch
+
+        bound = self.model.bounds[piece.bound]
+        key, index = bound.slot.key, bound.slot.index
+        if piece.part == WHOLE:
+            parts = self.model.unpack(bound, self.reader.read(key, index))
+            for name, part in zip(bound.hf, parts, strict=True):
+                yield name, 0, part
+            return
+        runs = self._map(bound, self.part_specs(bound)).of_part(piece.part, piece.start, piece.stop)
+        rows = [
+            self.reader.read(key, index, run.whole_start, run.whole_start + run.length)
+            for run in runs
+        ]
+        yield bound.hf[piece.part], piece.start, torch.cat(rows)
+
+    def has_padding(self, bound: Bound) -> bool:
+        """True where the Megatron tensor holds values in the padding of the vocabulary."""
+        shape, _ = self.stored_spec(bound)
+        key, index, vocab = bound.slot.key, bound.slot.index, self.model.shape.vocab
+        return bool(self.reader.read(key, index, vocab, shape[0]).any())
+
+    def close(self) -> None:
+        """Close the files of both sides."""
+        for name in ("weights", "reader"):
+            if opened := self.__dict__.pop(name, None):
+                opened.close()
+
+    def _map(self, bound: Bound, parts: Sequence[Any]) -> RowMap:
+        rows = [part.shape[0] for part in parts]
+        key = (bound.row.layout, *rows)
+        if key not in self._maps:
+            self._maps[key] = RowMap(bound.row.layout, rows, self.model.shape)
+        return self._maps[key]
+
+
+_open: list[Side] = []
+
+
+def side(job: Job) -> Side:
+    """Return a job opened, the same one until another is asked for, which closes it."""
+    if not _open or _open[0].job != job:
+        for one in _open:
+            one.close()
+        _open[:] = [Side(job)]
+    return _open[0]
+
+
+def groups(
+    one: Side, spec: Callable[[Bound], tuple[tuple[int, ...], torch.dtype]], *, parts: bool
+) -> list[Group]:
+    """Cut a model into groups of pieces.
+
+    Args:
+        one: the job, opened.
+        spec: shape and number format of a Megatron tensor.
+        parts: cut large tensors by the rows of their Hugging Face tensors, each of which stays in
+            one group and in its order; else by the rows of the Megatron tensor.
+    """
+    found: list[Group] = [[]]
+    filled = 0
+    for number, bound in enumerate(one.model.bounds):
+        shape, dtype = spec(bound)
+        size = math.prod(shape) * dtype.itemsize
+        if filled and filled + size > GROUP_BYTES:
+            found.append([])
+            filled = 0
+        filled += size
+        if size <= BLOCK_BYTES or not bound.row.layout.by_rows:
+            found[-1].append(Piece(number, WHOLE, 0, 0))
+            continue
+        height = max(1, BLOCK_BYTES // (size // shape[0]))
+        lengths = [part.shape[0] for part in one.part_specs(bound)] if parts else [shape[0]]
+        found[-1] += [
+            Piece(number, part, start, min(start + height, length))
+            for part, length in enumerate(lengths)
+            for start in range(0, length, height)
+        ]
+    return found
+
+
+class Runner:
+    """Runs groups in processes, within a memory, and keeps what is finished."""
+
+    def __init__(
+        self,
+        one: Side,
+        memory: int | None = None,
+        total_bytes: int = 0,
+        progress: Progress | None = None,
+    ) -> None:
+        self._workers = workers(memory, total_bytes)
+        self._progress, self._done = progress, 0
+        # Each tensor is written and then compared.
+        self._total = 2 * len(one.model.bounds)
+
+    def __call__(
+        self,
+        function: Callable[[tuple[int, Group]], Any],
+        groups: Sequence[Group],
+        journal: Journal | None,
+        stage: str,
+    ) -> list[Any]:
+        """Return the function's result for each group; a journal's results are taken from it."""
+        names = [f"{stage}-{number}" for number in range(len(groups))]
+        results = [journal.get(name) if journal else None for name in names]
+        todo = [(n, group) for n, group in enumerate(groups) if results[n] is None]
+        finished = [group for n, group in enumerate(groups) if results[n] is not None]
+        self._tell(*finished)
+        for (number, group), result in zip(
+            todo, pool.run(function, todo, min(self._workers, len(todo) or 1)), strict=True
+        ):
+            if journal:
+                journal.note(names[number], result)
+            results[number] = result
+            self._tell(group)
+        return results
+
+    def _tell(self, *done: Group) -> None:
+        self._done += sum(len({piece.bound for piece in group}) for group in done)
+        if self._progress is not None and done:
+            self._progress(self._done, self._total, unit="tensors")
+
+
+def workers(memory: int | None, total_bytes: int) -> int:
+    """Return how many processes fit into `memory` bytes (None: half of what the machine has).
+
+    Raises:
+        ConfigError: not even one does.
+    """
+    if memory is None:
+        memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
+    least = BASE_BYTES + 5 * BLOCK_BYTES
+    if memory < least:
+        raise ConfigError(
+            "A conversion needs more memory",
+            where="memory",
+            expected=f"at least {least / 2**20:.0f} MB",
+            got=f"{memory / 2**20:.0f} MB",
+            fix="raise it; PyTorch alone takes most of this",
+        )
+    # Starting processes takes longer than one process takes for a small model.
+    useful = min(len(os.sched_getaffinity(0)), total_bytes // (4 * GROUP_BYTES) + 1)
+    return max(1, min(useful, (memory - BASE_BYTES) // WORKER_BYTES))
+
+
+def write_checkpoint(job: Job, folder: Path, numbered: tuple[int, Group]) -> list[dict[str, Any]]:
+    """Write one group of a checkpoint into its own file; return where each block lies."""
+    number, group = numbered
+    one = side(job)
+    chunks = [_chunk(one, piece) for piece in group]
+    placed = torch_dist.write_file(folder / f"__{number}_0.distcp", chunks)
+    return [block.model_dump() for block in placed]
+
+
+def write_tensors(
+    job: Job, folder: Path, places: Mapping[str, hf.Place], numbered: tuple[int, Group]
+) -> int:
+    """Write one group of Hugging Face tensors into files whose headers are there already."""
+    one, written = side(job), 0
+    with ExitStack() as stack:
+        files: dict[str, Any] = {}
+        for piece in numbered[1]:
+            for name, row, values in one.unpacked(piece):
+                place = places[name]
+                if place.file not in files:
+                    files[place.file] = stack.enter_context((folder / place.file).open("r+b"))
+                values = values.to(hf.dtype_of(place.dtype)).contiguous()
+                offset = place.offset + row * (values[0].nbytes if row else 0)
+                hf.write_at(files[place.file].fileno(), offset, raw(values))
+                written += values.nbytes
+        for file in files.values():
+            os.fsync(file.fileno())
+    return written
+
+
+def compare(job: Job, numbered: tuple[int, Group]) -> dict[str, tuple[str, bool]]:
+    """Compare one group of tensors on both sides, block by block.
+
+    Where they differ in number format, the wider one is cast to the narrower.
+
+    Returns:
+        By Hugging Face name: the digest of its tensor there, and whether the other side's is equal.
+    """
+    one = side(job)
+    digests: dict[str, Any] = {}
+    equal: dict[str, bool] = {}
+    for piece in numbered[1]:
+        for name, row, other in one.unpacked(piece):
+            stored = one.weights.stored(name)
+            digest = digests.setdefault(name, hashlib.sha256())
+            whole = piece.part == WHOLE
+            part = stored.read() if whole else stored.read(row, row + other.shape[0])
+            narrow = min(part.dtype, other.dtype, key=lambda dtype: dtype.itemsize)
+            part, other = part.to(narrow).contiguous(), other.to(narrow).contiguous()
+            digest.update(raw(part))
+            # Bits, not values: a NaN is equal to itself, and 0.0 is not -0.0.
+            same = part.shape == other.shape and raw(part) == raw(other)
+            equal[name] = equal.get(name, True) and same
+    return {name: (digests[name].hexdigest(), equal[name]) for name in digests}
+
+
+def _chunk(one: Side, piece: Piece) -> torch_dist.Chunk:
+    bound = one.model.bounds[piece.bound]
+    tail, dtype = one.packed_spec(bound)
+    index, counts = bound.slot.index, bound.counts(one.model.shape)
+    rows = tail if piece.part == WHOLE else (piece.stop - piece.start, *tail[1:])
+    size = (*(1 for _ in index), *rows)
+    offset = (*index, *((piece.start, *(0 for _ in tail[1:])) if tail else ()))
+    return torch_dist.Chunk(
+        bound.slot.key,
+        offset,
+        size,
+        counts + tail,
+        dtype,
+        lambda: one.packed(piece).contiguous().view(size),
+    )
+
+
+def _given(path: Path | None) -> Path:
+    if path is None:
+        raise ValueError("this side of the job was not named")
+    return path
