@@ -151,6 +151,7 @@ def kind(fields: Mapping[str, Any]) -> dict[str, Any]:
         f"norm with {'no bias' if ours.norm == 'no bias' else 'no weight'}": ours.norm != "affine",
         "norm around one": fields.get("layernorm_zero_centered_gamma"),
         "attention with heads of two sizes": latent,
+        "query without latent or norm": latent and fields.get("q_lora_rank") is None,
         "router by a group's best": ours.group_score == "max",
         **{text: getattr(ours, name) for name, text in PARTS.items()},
     }

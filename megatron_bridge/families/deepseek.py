@@ -127,7 +127,8 @@ def _further_predictions(config: Config) -> Mapping[str, str]:
     count = config.get("num_nextn_predict_layers", config.get("num_mtp_layers", 1))
     first = config["num_hidden_layers"]
     reason = "a layer that predicts a further token, which transformers leaves out as well"
-    return {rf"model\.layers\.{layer}\..+": reason for layer in range(first, first + count)}
+    layers = range(first, first + (count or 0))
+    return {rf"model\.layers\.{layer}\..+": reason for layer in layers}
 
 
 def _refused(key: str, expected: str, got: object) -> ConfigError:
@@ -206,8 +207,8 @@ SIZES: Mapping[str, Any] = {
     "qk_nope_head_dim": 14,
     "qk_rope_head_dim": 6,
     "v_head_dim": 10,
-    "q_lora_rank": 26,
-    "kv_lora_rank": 22,
+    "q_lora_rank": 46,
+    "kv_lora_rank": 38,
     "first_k_dense_replace": 1,
     "moe_intermediate_size": 36,
     "n_routed_experts": 12,
@@ -246,6 +247,7 @@ DEEPSEEK_V2 = Family(
         "model_type": "deepseek_v2",
         **SIZES,
         "topk_method": "group_limited_greedy",
+        "routed_scaling_factor": 1.5,
         "rope_parameters": {**YARN, "mscale": 0.707, "mscale_all_dim": 0.707},
     },
 )

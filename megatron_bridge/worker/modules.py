@@ -15,13 +15,12 @@ from megatron.core.tensor_parallel.layers import RowParallelLinear
 from megatron.core.transformer import TransformerConfig
 from megatron.core.transformer.identity_op import IdentityOp
 from megatron.core.transformer.module import MegatronModule
-from megatron.core.transformer.moe.router import TopKRouter
+from megatron.core.transformer.multi_latent_attention import MLASelfAttention
 from megatron.core.transformer.transformer_config import MLATransformerConfig
 from megatron.core.transformer.transformer_layer import TransformerLayer
 from megatron.core.transformer.utils import is_layer_window_attention
 from torch import nn
 
-from megatron_bridge.errors import ConfigError
 from megatron_bridge.options import Options
 
 
@@ -254,36 +253,18 @@ class BiasRow(RowParallelLinear):
         super().__init__(*args, bias=True, **kwargs)
 
 
-class GroupMaxRouter(TopKRouter):
-    """A router that scores a group of experts by its best one, as DeepSeek-V2 does.
+class WholeQueryAttention(MLASelfAttention):
+    """Latent attention whose query has neither a latent nor a norm, as in DeepSeek-V2-Lite.
 
-    Megatron sums a group's best experts. All else, such as the losses that balance the experts,
-    stays Megatron's. Source: `group_limited_greedy` in transformers' `modeling_deepseek_v2.py`.
+    From 0.19 on Megatron takes `qk_layernorm` for a norm on such a query too: it refuses the local
+    spec, and changes the engine's.
     """
 
-    def __init__(self, config: Any, *args: Any, **kwargs: Any) -> None:
-        super().__init__(config, *args, **kwargs)
-        if config.moe_router_fusion:
-            raise ConfigError(
-                "The fused router scores a group of experts in another way than this model",
-                where="megatron.moe_router_fusion",
-                expected="false",
-                got="true",
-                fix="remove megatron.moe_router_fusion",
-            )
-        # Megatron asks whatever lies here for its choice, if anything does.
-        self.router_replay: Any = _BestOfEachGroup()
-
-
-class _BestOfEachGroup:
-    layer_number: int | None = None
-
-    def get_replay_topk(
-        self, scores: torch.Tensor, topk: int, groups: int, allowed: int, default: Any
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the scores and numbers of the chosen experts, both [tokens, topk]."""
-        grouped = scores.view(len(scores), groups, -1)
-        best = grouped.amax(-1).topk(allowed, -1).indices
-        closed = torch.ones_like(grouped[..., 0], dtype=torch.bool).scatter(1, best, False)
-        weights, experts = grouped.masked_fill(closed[..., None], 0.0).flatten(1).topk(topk, -1)
-        return weights, experts
+    def _resolve_qk_norm_config(self, submodules: Any) -> dict[str, Any]:
+        return {
+            "linear_q_proj": submodules.linear_q_proj,
+            "linear_q_up_proj": IdentityOp,
+            "linear_kv_up_proj": submodules.linear_kv_up_proj,
+            "q_layernorm": IdentityOp,
+            "kv_layernorm": submodules.kv_layernorm or IdentityOp,
+        }

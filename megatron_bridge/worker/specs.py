@@ -7,6 +7,7 @@ before a linear layer are named as that layer's, as Transformer Engine names the
 from __future__ import annotations
 
 import importlib.util
+from functools import partial
 from typing import Any
 
 import torch
@@ -19,7 +20,7 @@ from megatron.core.transformer.transformer_block import (
 from megatron.core.transformer.transformer_layer import get_transformer_layer_offset
 
 from megatron_bridge.options import ATTENTION_NORM, LATENT_NORMS, MLP_NORM
-from megatron_bridge.worker import modules
+from megatron_bridge.worker import modules, routing
 
 LAYERS = {"parallel": modules.ParallelLayer, "sandwich": modules.SandwichLayer}
 
@@ -91,7 +92,12 @@ def _with_options(spec: Any, config: Any, sparse: bool) -> Any:
     elif options.layer != "sequential":
         spec.module = LAYERS[options.layer]
     if sparse and options.group_score == "max":
-        spec.submodules.mlp.submodules.router = modules.GroupMaxRouter
+        mlp = spec.submodules.mlp
+        # 0.16 has a spec here, 0.19 a function with its arguments bound.
+        parts = mlp.keywords["submodules"] if isinstance(mlp, partial) else mlp.submodules
+        parts.router = routing.GroupMaxRouter
+    if config.multi_latent_attention and config.q_lora_rank is None:
+        spec.submodules.self_attention.module = modules.WholeQueryAttention
     return spec
 
 

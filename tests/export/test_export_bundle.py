@@ -14,14 +14,25 @@ from tasks.core.errors import ProofError
 from tasks.core.stage import Context
 from tasks.export.task import ExportConfig, export
 
+HOLDS = {"holds": True, "proven": True}
 
-def run(tmp_path: Path, passed: bool = True, evaluated: str = "abc", **config: Any) -> Path:
+
+def run(
+    tmp_path: Path,
+    passed: bool = True,
+    evaluated: str = "abc",
+    certificate: dict[str, bool] | None = HOLDS,
+    proven: bool = True,
+    **config: Any,
+) -> Path:
     """Run the stage's function without the serving proof; returns the bundle."""
     model, out = tmp_path / "model", tmp_path / "out"
     for folder in (model, out):
         folder.mkdir()
     (model / "config.json").write_text("{}")
     (model / "model.safetensors").write_bytes(b"weights")
+    if certificate is not None:
+        (model / "certificate.json").write_text(json.dumps(certificate))
     report = tmp_path / "report.json"
     report.write_text(json.dumps({"passed": passed}))
     entry = SimpleNamespace(name="exported", fingerprint=evaluated)
@@ -33,6 +44,7 @@ def run(tmp_path: Path, passed: bool = True, evaluated: str = "abc", **config: A
         report=SimpleNamespace(report=report, record=SimpleNamespace(inputs=[entry])),
     )
     assert metrics["proof"] == "not asked for"
+    assert metrics["proven"] is proven
     return out
 
 
@@ -83,3 +95,23 @@ def test_only_what_the_evaluation_let_through_is_exported(
 def test_what_eas_would_refuse_is_refused_here(wrong: dict[str, Any]) -> None:
     with pytest.raises(ValidationError):
         ExportConfig(**wrong)
+
+
+@pytest.mark.parametrize(
+    ("certificate", "words"),
+    [
+        (None, "has no certificate"),
+        ({"holds": False}, "does not hold"),
+        ({"holds": True, "proven": False}, "from a checkpoint without proof"),
+    ],
+)
+def test_a_model_that_is_not_proven_is_refused_unless_somebody_insists(
+    tmp_path: Path, certificate: dict[str, bool] | None, words: str
+) -> None:
+    (tmp_path / "first").mkdir()
+    with pytest.raises(ProofError, match=words) as caught:
+        run(tmp_path / "first", certificate=certificate)
+    assert "export.unproven=true" in str(caught.value)
+    assert list((tmp_path / "first" / "out").iterdir()) == []
+    (tmp_path / "second").mkdir()
+    run(tmp_path / "second", certificate=certificate, unproven=True, proven=False)

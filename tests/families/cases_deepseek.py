@@ -36,7 +36,7 @@ CASES = [
     Case("deepseek_v2, lite", toy("deepseek_v2", q_lora_rank=None, topk_method="greedy",
                                   routed_scaling_factor=1.0, rope_parameters=rope("default")), {
         "softmax after the choice": Control(fields={"moe_router_pre_softmax": False}),
-        "yarn": Control(fields={"rope_type": "yarn", "rotary_scaling_factor": 4.0}),
+        "yarn": Control(fields={"rope_type": "yarn", "rotary_scaling_factor": 5.0}),
     }),
     Case("deepseek_v2", toy("deepseek_v2"), {
         "groups scored as Megatron does": Control(fields={"group_score": "sum"}),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 from typing import Any
@@ -159,3 +160,29 @@ def test_event_files_tell_what_the_log_tells(line: dict[str, Any]) -> None:
     for key in ("loss", "learning_rate", "grad_norm", "tokens_per_second"):
         told = [(event.step, event.value) for event in found.Scalars(f"train/{key}")]
         assert told == [(entry["step"], pytest.approx(entry[key])) for entry in log]
+
+
+def test_a_start_without_proof_is_refused_unless_somebody_insists(
+    line: dict[str, Any], tmp_path: Path
+) -> None:
+    from tasks.core.errors import ProofError
+
+    bare = tmp_path / "bare"
+    shutil.copytree(line["inputs"]["start"].checkpoint, bare)
+    (bare / "certificate.json").chmod(0o644)
+    (bare / "certificate.json").unlink()
+    info = checkpoint.read_info(line["inputs"]["start"].checkpoint)
+    checkpoint.commit(bare, **info.model_dump(exclude={"format", "files"}))
+    store = line["store"]
+    inputs = {
+        **line["inputs"],
+        "start": start.build(store, FolderConfig(folder=str(bare))).artifact,
+    }
+    config = CONFIG.model_copy(update={"steps": 1, "world_size": 1})
+    with pytest.raises(ProofError, match=r"train\.unproven"):
+        train.build(store, config, inputs)
+    insisting = config.model_copy(update={"unproven": True})
+    artifact = train.build(store, insisting, inputs).artifact
+    assert artifact.metrics["proven"] is False
+    assert checkpoint.read_info(artifact.checkpoint).proven is False
+    assert json.loads((artifact.path / "artifact.json").read_text())["metrics"]["proven"] is False
