@@ -13,7 +13,7 @@ LOGIT = 100.0
 POINTS = (-1.3, 0.7, 2.1)
 """Where activations are compared."""
 
-_EPSILONS = (
+EPSILONS = (
     "rms_norm_eps", "layer_norm_epsilon", "layer_norm_eps", "layernorm_epsilon", "norm_epsilon",
 )  # fmt: skip
 _DEFAULTS = {
@@ -44,7 +44,7 @@ def read(config: Config) -> dict[str, Any]:
     kind = config["model_type"]
     facts = {
         "norm": _norm(config),
-        "norm epsilon": first(config, *_EPSILONS, default=_DEFAULTS.get(kind, (None, 1e-6))[1]),
+        "norm epsilon": first(config, *EPSILONS, default=_DEFAULTS.get(kind, (None, 1e-6))[1]),
         "embeddings tied": config.get("tie_word_embeddings", kind in _TIED),
         "activation": _activation(config),
         "soft cap of attention": _cap(config, "attn_logit_softcapping", 50.0),

@@ -10,6 +10,11 @@ Config = Mapping[str, Any]
 UNSAID = object()
 """The value of a fact that the file leaves to a default of Hugging Face's class."""
 
+LAYERS = ("num_hidden_layers", "n_layer", "num_layers")
+HIDDEN = ("hidden_size", "n_embd", "n_embed")
+HEADS = ("num_attention_heads", "n_head")
+EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts")
+
 
 def first(config: Config, *names: str, default: Any = UNSAID) -> Any:
     """Return the first of these entries that is there and not null."""
@@ -23,18 +28,18 @@ def alike(values: Sequence[Any]) -> Any:
 
 def layers(config: Config) -> int:
     """The number of layers."""
-    return int(first(config, "num_hidden_layers", "n_layer", "num_layers"))
+    return int(first(config, *LAYERS))
 
 
 def hidden(config: Config) -> int:
     """The size of the residual stream."""
-    return int(first(config, "hidden_size", "n_embd", "n_embed"))
+    return int(first(config, *HIDDEN))
 
 
 def heads(config: Config) -> int:
     """The number of attention heads."""
     default = 8 if config["model_type"] == "gemma3_text" else UNSAID
-    return int(first(config, "num_attention_heads", "n_head", default=default))
+    return int(first(config, *HEADS, default=default))
 
 
 def head(config: Config) -> Any:
@@ -58,7 +63,7 @@ def sparse(config: Config) -> list[bool]:
 
 def experts(config: Config) -> int | None:
     """The number of experts of a layer, or None."""
-    found = first(config, "num_experts", "num_local_experts", "n_routed_experts", default=None)
+    found = first(config, *EXPERTS, default=None)
     return None if found is None else int(found)
 
 

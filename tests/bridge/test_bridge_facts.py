@@ -90,6 +90,14 @@ def test_the_built_model_is_the_one_that_the_config_describes(built, kind) -> No
     assert section["not_compared"] == []
 
 
+def test_of_an_unknown_type_only_entries_under_common_names_are_facts() -> None:
+    acorn = {"model_type": "acorn", "blocks": 4, "width": 72, "epsilon": 1e-5}
+    assert facts.expected(acorn) == {}
+    named = {"model_type": "acorn", "n_layer": 4, "rms_norm_eps": 1e-5, "use_bias": True}
+    assert facts.expected(named) == {"layers": 4, "norm epsilon": 1e-5}
+    assert families.FAMILIES.keys() <= facts.KNOWN
+
+
 @pytest.mark.parametrize("name", wrong_models())
 def test_a_model_built_otherwise_is_seen(built, name) -> None:
     fact, family = wrong_models()[name]
