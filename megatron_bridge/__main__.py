@@ -51,7 +51,9 @@ def _import(options: argparse.Namespace) -> int:
     from megatron_bridge.convert import import_hf
 
     with _Bar("import") as bar:
-        found = import_hf(options.hf_dir, options.out, options.dtype, bar, _proof(options))
+        found = import_hf(
+            options.hf_dir, options.out, options.dtype, bar, _proof(options), options.memory
+        )
     return _told(found, options)
 
 
@@ -67,6 +69,7 @@ def _export(options: argparse.Namespace) -> int:
             bar,
             options.form,
             _proof(options),
+            options.memory,
         )
     return _told(found, options)
 
@@ -85,7 +88,8 @@ def _verify(options: argparse.Namespace) -> int:
             got=out,
             fix="name a file elsewhere",
         )
-    found = verify(options.hf_dir, options.checkpoint, _proof(options))
+    with _Bar("verify") as bar:
+        found = verify(options.hf_dir, options.checkpoint, _proof(options), options.memory, bar)
     options.json = options.json or out is None
     if out is not None:
         out.write_text(certificate.text(found), encoding="utf-8")

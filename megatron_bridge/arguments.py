@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NoReturn, get_args
@@ -28,7 +29,7 @@ examples:
 exit status: 0 done; 1 a proof does not hold; 2 bad input; 3 failed, may be retried
 """
 _CHECKPOINT = "a checkpoint's folder, imported or trained, in any layout"
-_HF_DIR = "a Hugging Face folder: config.json, *.safetensors, tokenizer"
+_HF_DIR = "a Hugging Face folder: config.json, *.safetensors or pytorch_model*.bin, tokenizer"
 
 
 def parser(runs: Mapping[str, Run]) -> argparse.ArgumentParser:
@@ -72,7 +73,7 @@ class _Parser(argparse.ArgumentParser):
 
 def _import(command: argparse.ArgumentParser) -> None:
     command.add_argument("hf_dir", type=Path, help=_HF_DIR)
-    _output(command, "the widest that the folder has")
+    _output(command, "every tensor its own")
 
 
 def _export(command: argparse.ArgumentParser) -> None:
@@ -202,6 +203,14 @@ def _output(command: argparse.ArgumentParser, default: str) -> None:
 def _proof(command: argparse.ArgumentParser) -> None:
     command.add_argument("--json", action="store_true", help="print the whole certificate")
     command.add_argument(
+        "--memory",
+        type=_bytes,
+        metavar="SIZE",
+        help="most that the conversion's processes may take together, such as 2GB; a model of any "
+        "size fits into 600MB, and more memory means more processes; default: half of the "
+        "machine's",
+    )
+    command.add_argument(
         "--logits",
         action="store_true",
         help="run both models and compare their logits, in float32, and for weights in bfloat16 "
@@ -221,6 +230,15 @@ def _proof(command: argparse.ArgumentParser) -> None:
         help="compare the zero-shot loss on this text (UTF-8; its first 8,192 tokens)",
     )
     _layout(command)
+
+
+def _bytes(text: str) -> int:
+    """`2GB` to 2,000,000,000."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(K|M|G|T)?i?B?", text.strip(), re.IGNORECASE)
+    if match is None:
+        raise argparse.ArgumentTypeError(f"{text!r} is no size; write 600MB or 2GB")
+    scale = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
+    return int(float(match[1]) * scale[(match[2] or "").upper()])
 
 
 def _ranks(command: argparse.ArgumentParser, out: str) -> None:
@@ -250,7 +268,8 @@ _COMMANDS: dict[str, tuple[Callable[[argparse.ArgumentParser], Any], str, str]] 
     "import": (
         _import,
         "Convert a Hugging Face folder to a checkpoint.\n\n"
-        "On a CPU, one tensor at a time. The output holds certificate.json: every tensor claimed\n"
+        "On a CPU, in blocks, within --memory. The same command after a kill goes on where it\n"
+        "stopped. The output holds certificate.json: every tensor claimed\n"
         "once on both sides, read back, and equal by digest; and the model that Megatron builds\n"
         "(without weights, beside the conversion) compared with config.json, fact by fact.\n"
         "--logits and --text also run both models. What does not hold is not written: status 1.",

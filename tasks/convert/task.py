@@ -34,7 +34,8 @@ def to_megatron(config: ToMegatronConfig, ctx: Context, model: HFModel) -> dict[
     from megatron_bridge.convert import import_hf
 
     out = ctx.out / "checkpoint"
-    return _metrics(import_hf(model.folder, out, config.dtype, ctx.progress), out)
+    found = import_hf(model.folder, out, config.dtype, ctx.progress, scratch=ctx.scratch)
+    return _metrics(found, out)
 
 
 @stage("to_hf", version=2, output=HFModel, label=lambda config, inputs: inputs[0])
@@ -42,8 +43,14 @@ def to_hf(config: ToHFConfig, ctx: Context, trained: MegatronCheckpoint) -> dict
     """Convert the trained checkpoint; its `certificate.json` lies in the folder."""
     from megatron_bridge.convert import export_hf
 
-    certificate = export_hf(trained.checkpoint, ctx.out, dtype=config.dtype, progress=ctx.progress)
-    return _metrics(certificate, ctx.out)
+    found = export_hf(
+        trained.checkpoint,
+        ctx.out,
+        dtype=config.dtype,
+        progress=ctx.progress,
+        scratch=ctx.scratch,
+    )
+    return _metrics(found, ctx.out)
 
 
 def _metrics(certificate: dict[str, Any], out: Path) -> dict[str, Any]:

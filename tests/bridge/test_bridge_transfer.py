@@ -1,0 +1,191 @@
+"""Conversion in blocks and groups: the same bytes however it is cut, killed or spread."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import toys
+
+from megatron_bridge import conversion, transfer
+from megatron_bridge.blocks import PADDING, RowMap
+from megatron_bridge.convert import export_hf, import_hf
+from megatron_bridge.errors import ConfigError, InputError
+from megatron_bridge.journal import unfinished
+from megatron_bridge.layouts import (
+    AS_IS,
+    FUSED_QKV,
+    GROUPED_QKV,
+    STACKED,
+    VOCAB,
+    ModelShape,
+)
+from megatron_bridge.proof import TENSORS
+from megatron_bridge.verify import verify
+
+SHAPE = ModelShape(layers=1, hidden=7, heads=6, kv_heads=2, head_dim=3, vocab=11, padded_vocab=16)
+CASES = [(AS_IS, [13]), (STACKED, [8, 8]), (GROUPED_QKV, [18, 6, 6]), (FUSED_QKV, [30]),
+         (VOCAB, [11])]  # fmt: skip
+
+
+@pytest.mark.parametrize(("layout", "rows"), CASES, ids=lambda value: getattr(value, "name", ""))
+def test_runs_put_together_are_what_the_layout_packs(layout: Any, rows: list[int]) -> None:
+    parts = [torch.randn(n, 7) for n in rows]
+    whole = layout.pack(parts, SHAPE)
+    found = RowMap(layout, rows, SHAPE)
+    for start in range(len(whole)):
+        for stop in range(start + 1, len(whole) + 1):
+            pieces = [
+                torch.zeros(run.length, 7)
+                if run.part == PADDING
+                else parts[run.part][run.part_start :][: run.length]
+                for run in found.of_whole(start, stop)
+            ]
+            assert torch.equal(torch.cat(pieces), whole[start:stop])
+    for number, part in enumerate(parts):
+        for start in range(len(part)):
+            runs = list(found.of_part(number, start, len(part)))
+            pieces = [whole[run.whole_start :][: run.length] for run in runs]
+            assert torch.equal(torch.cat(pieces), part[start:])
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder: Path = tmp_path_factory.mktemp("transfer") / "hf"
+    toys.hf_model("qwen2", folder)
+    return folder
+
+
+@pytest.fixture
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Blocks of a few rows, groups of a few blocks."""
+    cut_small(monkeypatch.setattr)
+
+
+def cut_small(set_attribute: Any = setattr) -> None:
+    set_attribute(transfer, "BLOCK_BYTES", 5000)
+    set_attribute(transfer, "GROUP_BYTES", 20000)
+    set_attribute(conversion, "BLOCK_BYTES", 3000)
+
+
+def digests(folder: Path) -> dict[str, str]:
+    files = (path for path in folder.rglob("*") if path.is_file())
+    return {
+        str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in files
+    }
+
+
+def test_a_model_in_small_blocks_comes_back_bit_for_bit(
+    small: None, model: Path, tmp_path: Path
+) -> None:
+    import_hf(model, tmp_path / "ckpt", proof=TENSORS)
+    assert len(list((tmp_path / "ckpt").glob("*.distcp"))) > 10
+    assert verify(model, tmp_path / "ckpt", TENSORS)["holds"]
+    export_hf(tmp_path / "ckpt", tmp_path / "back", proof=TENSORS)
+    file = "model.safetensors"
+    assert (tmp_path / "back" / file).read_bytes() == (model / file).read_bytes()
+
+
+def test_the_certificate_does_not_depend_on_the_blocks(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = import_hf(model, tmp_path / "a", proof=TENSORS)
+    cut_small(monkeypatch.setattr)
+    assert import_hf(model, tmp_path / "b", proof=TENSORS) == whole
+
+
+def test_two_processes_write_the_same_bytes_as_one(
+    small: None, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in (1, 2):
+        monkeypatch.setattr(transfer, "workers", lambda *_, n=number: n)
+        import_hf(model, tmp_path / f"ckpt{number}", proof=TENSORS)
+        export_hf(tmp_path / f"ckpt{number}", tmp_path / f"back{number}", proof=TENSORS)
+    assert digests(tmp_path / "ckpt1") == digests(tmp_path / "ckpt2")
+    assert digests(tmp_path / "back1") == digests(tmp_path / "back2")
+
+
+@pytest.mark.parametrize("way", ["import", "export"])
+def test_a_killed_conversion_goes_on_where_it_stopped(
+    small: None, model: Path, tmp_path: Path, way: str
+) -> None:
+    source = model
+    if way == "export":
+        source = tmp_path / "start"
+        import_hf(model, source, proof=TENSORS)
+    convert = {"import": import_hf, "export": export_hf}[way]
+    convert(source, tmp_path / "undisturbed", proof=TENSORS)
+    out, work = tmp_path / "out", tmp_path / ".out.unfinished"
+    child = subprocess.Popen(
+        [sys.executable, __file__, way, str(source), str(out)],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+    )
+    journal = work / "journal"
+    deadline = time.monotonic() + 60
+    while len(list(journal.glob("write-*.json"))) < 3:
+        assert time.monotonic() < deadline
+        assert child.poll() is None
+        time.sleep(0.01)
+    child.send_signal(signal.SIGKILL)
+    child.wait()
+    assert not out.exists()
+    done = {path: path.stat().st_mtime_ns for path in journal.glob("write-*.json")}
+    seen: list[int] = []
+    before = {path.name: path.stat().st_ino for path in (work / "data").glob("__0_0.distcp")}
+    convert(source, out, proof=TENSORS, progress=lambda n, *_, **__: seen.append(n))
+    assert len(done) >= 3
+    assert {n: (out / n).stat().st_ino for n in before} == before
+    assert digests(out) == digests(tmp_path / "undisturbed")
+    assert not work.exists()
+
+
+def test_another_source_begins_anew(model: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    first = unfinished(out, {"model": 1})
+    data, journal = first.__enter__()
+    (data / "half").write_text("x")
+    journal.note("write-0", [1])
+    with pytest.raises(KeyboardInterrupt):
+        first.__exit__(KeyboardInterrupt, KeyboardInterrupt(), None)
+    with unfinished(out, {"model": 2}) as (data, journal):
+        assert list(data.iterdir()) == []
+        assert journal.get("write-0") is None
+        (data / "whole").write_text("y")
+    assert [path.name for path in out.iterdir()] == ["whole"]
+
+
+def test_bad_input_leaves_nothing_behind(tmp_path: Path) -> None:
+    with pytest.raises(InputError), unfinished(tmp_path / "out", {}):
+        raise InputError("bad")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_two_at_once_are_refused(tmp_path: Path) -> None:
+    with (
+        unfinished(tmp_path / "out", {}) as (data, _),
+        pytest.raises(ConfigError, match="at work"),
+        unfinished(tmp_path / "out", {}),
+    ):
+        pass
+    assert data.parent.parent == tmp_path
+
+
+def test_too_little_memory_is_refused(model: Path, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="at least"):
+        import_hf(model, tmp_path / "ckpt", proof=TENSORS, memory=10**8)
+
+
+if __name__ == "__main__":
+    os.environ["OMP_NUM_THREADS"] = "1"
+    cut_small()
+    function = {"import": import_hf, "export": export_hf}[sys.argv[1]]
+    function(sys.argv[2], sys.argv[3], proof=TENSORS, progress=lambda *_, **__: time.sleep(0.1))
