@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import pickle
+import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -92,8 +93,10 @@ def write_index(folder: Path, placed: Iterable[Placed]) -> None:
     tensors: dict[str, dcp.TensorStorageMetadata] = {}
     storage = {}
     for block in placed:
+        # A pickle tells one string used twice from two that are equal.
+        key, file = sys.intern(block.key), sys.intern(block.file)
         entry = tensors.setdefault(
-            block.key,
+            key,
             dcp.TensorStorageMetadata(
                 properties=dcp.TensorProperties(dtype=getattr(torch, block.dtype)),
                 size=torch.Size(block.global_size),
@@ -102,13 +105,11 @@ def write_index(folder: Path, placed: Iterable[Placed]) -> None:
         )
         offset = torch.Size(block.offset)
         entry.chunks.append(dcp.ChunkStorageMetadata(offset, torch.Size(block.size)))
-        storage[dcp.MetadataIndex(block.key, offset)] = _StorageInfo(
-            block.file, block.start, block.length
-        )
+        storage[dcp.MetadataIndex(key, offset)] = _StorageInfo(file, block.start, block.length)
     # torch's writer puts its path and a random id here; without them equal models are equal files.
     index = dcp.Metadata(dict(tensors), storage_data=storage, storage_meta=dcp.StorageMeta())
-    with (folder / ".metadata").open("wb") as file:
-        pickle.dump(index, file)
+    with (folder / ".metadata").open("wb") as stream:
+        pickle.dump(index, stream)
     torch.save({}, folder / "common.pt")
     backend = {"sharded_backend": "torch_dist", "sharded_backend_version": 1}
     backend |= {"common_backend": "torch", "common_backend_version": 1}
