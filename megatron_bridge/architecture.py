@@ -10,7 +10,7 @@ import json
 import math
 import tempfile
 import threading
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -75,7 +75,13 @@ def build(
         return built
 
 
-def compare(config: Config, family: Family, shape: ModelShape, built: Built) -> dict[str, Any]:
+def compare(
+    config: Config,
+    family: Family,
+    shape: ModelShape,
+    built: Built,
+    settled: Collection[str] = (),
+) -> dict[str, Any]:
     """Return the section "architecture" of a certificate, with its problems.
 
     Args:
@@ -83,8 +89,10 @@ def compare(config: Config, family: Family, shape: ModelShape, built: Built) -> 
         family: its rows say how many parameters there must be.
         shape: sizes of the rows.
         built: what was built.
+        settled: facts that differ by intent, because the weights make up for it.
     """
-    expected, found = facts.expected(config), built["facts"]
+    found = built["facts"]
+    expected = {n: value for n, value in facts.expected(config).items() if n not in settled}
     problems = [
         f"{name}: config.json says {_short(value)}, the built model has {_short(found.get(name))}"
         for name, value in expected.items()

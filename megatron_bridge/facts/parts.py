@@ -13,6 +13,8 @@ LOGIT = 100.0
 POINTS = (-1.3, 0.7, 2.1)
 """Where activations are compared."""
 
+NORMALISED = "output rows are normalised"
+
 EPSILONS = (
     "rms_norm_eps", "layer_norm_epsilon", "layer_norm_eps", "layernorm_epsilon", "norm_epsilon",
 )  # fmt: skip
@@ -49,7 +51,7 @@ def read(config: Config) -> dict[str, Any]:
         "activation": _activation(config),
         "soft cap of attention": _cap(config, "attn_logit_softcapping", 50.0),
         "a logit of 100 becomes": _logit(config),
-        "output rows are normalised": kind == "baichuan" and config["vocab_size"] == 125696,
+        NORMALISED: kind == "baichuan" and _is_second(config),
         "bias of query, key and value": _biases(config)[0],
         "bias of the attention's output": _biases(config)[1],
         "bias of the MLP": _biases(config)[2],
@@ -61,6 +63,11 @@ def read(config: Config) -> dict[str, Any]:
         asked = config.get("use_qk_norm") or config.get("qk_layernorm")
         facts["norm on query and key"] = kind in _NORMED_QUERIES or bool(asked)
     return facts
+
+
+def _is_second(config: Config) -> bool:
+    """Baichuan2 has a larger vocabulary and one more entry."""
+    return config["vocab_size"] >= 125696 or "z_loss_weight" in config
 
 
 def _norm(config: Config) -> str:

@@ -225,7 +225,7 @@ def _ends(gpt: Any) -> Facts:
     facts: Facts = {
         "embeddings tied": bool(gpt.share_embeddings_and_output_weights and output.weight is None),
         "a logit of 100 becomes": logits.item(),
-        "output rows are normalised": abs(rows.norm().item() - 1) < 1e-6,
+        parts.NORMALISED: abs(rows.norm().item() - 1) < 1e-6,
     }
     if not hasattr(embedding, "norm"):
         ones = torch.ones(1, device="cpu")
