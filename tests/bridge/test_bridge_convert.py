@@ -16,6 +16,7 @@ from megatron_bridge import __main__ as command
 from megatron_bridge import hf, torch_dist
 from megatron_bridge.convert import export_hf, import_hf
 from megatron_bridge.errors import ConfigError, InputError, MappingError
+from megatron_bridge.proof import TENSORS
 from megatron_bridge.sources.stored import raw
 from megatron_bridge.verify import verify
 
@@ -30,7 +31,7 @@ def models(tmp_path_factory) -> dict[str, Path]:
         toys.hf_model(kind, root / kind)
         (root / kind / "tokenizer_config.json").write_text('{"chat_template": "x"}')
         (root / kind / "LICENSE").write_text("text")
-        import_hf(root / kind, root / f"{kind}.ckpt")
+        import_hf(root / kind, root / f"{kind}.ckpt", proof=TENSORS)
     return {kind: root / kind for kind in FAMILIES}
 
 
@@ -46,7 +47,7 @@ def ckpt(folder: Path) -> Path:
 
 @pytest.mark.parametrize("kind", FAMILIES)
 def test_there_and_back_gives_the_same_files(models, tmp_path, kind) -> None:
-    certificate = export_hf(ckpt(models[kind]), tmp_path / "back")
+    certificate = export_hf(ckpt(models[kind]), tmp_path / "back", proof=TENSORS)
     assert certificate["holds"]
     for path in models[kind].iterdir():  # the weights file too: same header, same order
         assert (tmp_path / "back" / path.name).read_bytes() == path.read_bytes(), path.name
@@ -74,16 +75,16 @@ def test_bfloat16_there_and_back(llama, tmp_path) -> None:
     save_file(halves, path, {"format": "pt"})
     config = json.loads((llama / "config.json").read_text()) | {"dtype": "bfloat16"}
     (llama / "config.json").write_text(json.dumps(config))
-    import_hf(llama, tmp_path / "ckpt")
-    export_hf(tmp_path / "ckpt", tmp_path / "back")
+    import_hf(llama, tmp_path / "ckpt", proof=TENSORS)
+    export_hf(tmp_path / "ckpt", tmp_path / "back", proof=TENSORS)
     assert (tmp_path / "back/model.safetensors").read_bytes() == path.read_bytes()
     assert (tmp_path / "back/config.json").read_bytes() == (llama / "config.json").read_bytes()
 
 
 def test_a_cast_is_named_and_equals_torchs(models, tmp_path) -> None:
-    certificate = import_hf(models["qwen3"], tmp_path / "ckpt", dtype="bfloat16")
+    certificate = import_hf(models["qwen3"], tmp_path / "ckpt", dtype="bfloat16", proof=TENSORS)
     assert certificate["dtype"]["cast"]
-    export_hf(tmp_path / "ckpt", tmp_path / "back")
+    export_hf(tmp_path / "ckpt", tmp_path / "back", proof=TENSORS)
     source = load_file(models["qwen3"] / "model.safetensors")
     back = load_file(tmp_path / "back" / "model.safetensors")
     assert all(torch.equal(back[name], source[name].bfloat16()) for name in source)
@@ -105,8 +106,8 @@ def test_sharded_weights_are_read_and_written(models, tmp_path) -> None:
 
     model = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "sharded")
     assert all(torch.equal(p, source[name]) for name, p in model.named_parameters())
-    import_hf(tmp_path / "sharded", tmp_path / "ckpt")
-    assert verify(models["llama"], tmp_path / "ckpt")["holds"]
+    import_hf(tmp_path / "sharded", tmp_path / "ckpt", proof=TENSORS)
+    assert verify(models["llama"], tmp_path / "ckpt", proof=TENSORS)["holds"]
 
 
 @pytest.mark.parametrize("kind", FAMILIES)
@@ -133,7 +134,7 @@ def test_verify_notices_one_flipped_bit_in_the_checkpoint(models, tmp_path) -> N
     at = bytes(data).index(value.numpy().tobytes())
     data[at] ^= 1
     (folder / "__0_0.distcp").write_bytes(data)
-    certificate = verify(models["llama"], folder)
+    certificate = verify(models["llama"], folder, proof=TENSORS)
     assert certificate["problems"] == [
         "model.norm.weight differs from decoder.final_layernorm.weight"
     ]
@@ -141,7 +142,7 @@ def test_verify_notices_one_flipped_bit_in_the_checkpoint(models, tmp_path) -> N
 
 def test_verify_notices_a_changed_tokenizer(llama, models) -> None:
     (llama / "tokenizer_config.json").write_text("{}")
-    assert not verify(llama, ckpt(models["llama"]))["holds"]
+    assert not verify(llama, ckpt(models["llama"]), proof=TENSORS)["holds"]
 
 
 def test_a_surplus_and_a_missing_tensor_leave_nothing_behind(llama, tmp_path) -> None:
@@ -149,10 +150,10 @@ def test_a_surplus_and_a_missing_tensor_leave_nothing_behind(llama, tmp_path) ->
     source = load_file(path)
     save_file({**source, "model.layers.0.mlp.bias": torch.zeros(3)}, path)
     with pytest.raises(MappingError, match=r"model\.layers\.0\.mlp\.bias"):
-        import_hf(llama, tmp_path / "ckpt")
+        import_hf(llama, tmp_path / "ckpt", proof=TENSORS)
     save_file({name: t for name, t in source.items() if name != "model.norm.weight"}, path)
     with pytest.raises(MappingError, match=r"the model has no tensor model\.norm\.weight"):
-        import_hf(llama, tmp_path / "ckpt")
+        import_hf(llama, tmp_path / "ckpt", proof=TENSORS)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["llama"]
 
 
@@ -162,12 +163,12 @@ def test_a_tied_models_second_embedding_must_be_a_copy(models, tmp_path) -> None
     assert "lm_head.weight" not in source
     source["lm_head.weight"] = source["model.embed_tokens.weight"].clone()
     save_file(source, folder / "model.safetensors")
-    certificate = import_hf(folder, tmp_path / "ckpt")
+    certificate = import_hf(folder, tmp_path / "ckpt", proof=TENSORS)
     assert certificate["coverage"]["tied_copies_left_out"] == ["lm_head.weight"]
     source["lm_head.weight"][0, 0] += 1
     save_file(source, folder / "model.safetensors")
     with pytest.raises(MappingError, match="tied"):
-        import_hf(folder, tmp_path / "other")
+        import_hf(folder, tmp_path / "other", proof=TENSORS)
 
 
 def test_a_folder_with_files_is_never_written_over(models, tmp_path) -> None:
@@ -183,11 +184,11 @@ def test_a_checkpoint_without_its_mark_or_with_a_short_file_is_none(models, tmp_
     data = (folder / "__0_0.distcp").read_bytes()
     (folder / "__0_0.distcp").write_bytes(data[:-1])
     with pytest.raises(InputError, match="damaged"):
-        export_hf(folder, tmp_path / "back")
+        export_hf(folder, tmp_path / "back", proof=TENSORS)
     (folder / "__0_0.distcp").write_bytes(data)
     (folder / "checkpoint.json").unlink()
     with pytest.raises(InputError, match="not a finished checkpoint"):
-        export_hf(folder, tmp_path / "back")
+        export_hf(folder, tmp_path / "back", proof=TENSORS)
     assert not (tmp_path / "back").exists()
 
 
@@ -209,7 +210,10 @@ def test_a_pickle_that_runs_code_is_refused_and_does_not_run(models, tmp_path) -
     assert victim.exists()  # the control: a bare load runs it
     victim.unlink()
     (folder / ".metadata").write_bytes(payload)
-    for call in (torch_dist.read_metadata, lambda f: export_hf(f, tmp_path / "back")):
+    for call in (
+        torch_dist.read_metadata,
+        lambda f: export_hf(f, tmp_path / "back", proof=TENSORS),
+    ):
         with pytest.raises(InputError):
             call(folder)
     assert not victim.exists()

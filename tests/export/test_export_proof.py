@@ -15,6 +15,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from megatron_bridge import runs
 from megatron_bridge.convert import import_hf
+from megatron_bridge.proof import TENSORS
 from tasks.core.errors import ConfigError, RetryableError
 from tasks.core.store import Store
 from tasks.export import proof, serve
@@ -57,7 +58,7 @@ def compare(folder: Path, checkpoint: Path, log: Path) -> list[dict[str, Any]]:
 
 
 def test_served_and_trained_agree(folder: Path, generated: list[list[int]], tmp_path: Path) -> None:
-    import_hf(folder, tmp_path / "checkpoint")
+    import_hf(folder, tmp_path / "checkpoint", proof=TENSORS)
     # The first prompt ends early on both sides, at a token it generates on the way.
     end = next(token for place, token in enumerate(generated[0]) if place >= 4)
     stop = generated[0].index(end) + 1

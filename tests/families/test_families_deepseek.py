@@ -17,6 +17,7 @@ from megatron_bridge import families, torch_dist
 from megatron_bridge.__main__ import main
 from megatron_bridge.convert import export_hf, import_hf
 from megatron_bridge.errors import ConfigError, InputError, MappingError
+from megatron_bridge.proof import TENSORS
 from megatron_bridge.verify import verify
 
 YARN = {"beta_fast": 32, "beta_slow": 1, "factor": 40, "original_max_position_embeddings": 4096,
@@ -150,15 +151,15 @@ def test_the_layer_that_predicts_a_further_token_is_left_out_aloud(
     folder = _write(tmp_path / "hf", tensors | extra, **_config(toy))
     assert main(["import", str(folder), str(tmp_path / "checkpoint")]) == 0
     assert "2 tensors, 22 parameters; they do not come back" in capsys.readouterr().out
-    certificate = verify(folder, tmp_path / "checkpoint")
+    certificate = verify(folder, tmp_path / "checkpoint", proof=TENSORS)
     assert certificate["holds"]
     (left_out,) = certificate["coverage"]["weights_left_out"].values()
     assert left_out == {"tensors": sorted(extra), "parameters": 22}
-    export_hf(tmp_path / "checkpoint", tmp_path / "back")
+    export_hf(tmp_path / "checkpoint", tmp_path / "back", proof=TENSORS)
     assert load_file(tmp_path / "back" / "model.safetensors").keys() == tensors.keys()
     beyond = {"model.layers.5.enorm.weight": torch.ones(7)}
     with pytest.raises(MappingError, match=r"model\.layers\.5"):
-        import_hf(_write(folder, tensors | beyond), tmp_path / "other")
+        import_hf(_write(folder, tensors | beyond), tmp_path / "other", proof=TENSORS)
 
 
 @pytest.mark.parametrize("sign", ["config", "scales"])
@@ -169,15 +170,17 @@ def test_quantised_weights_are_refused_by_name(toy: Path, tmp_path: Path, sign: 
     else:
         tensors["model.layers.0.mlp.up_proj.weight_scale_inv"] = torch.ones(1, 1)
     with pytest.raises(InputError, match=r"quantised.*dequantise"):
-        import_hf(_write(tmp_path / "hf", tensors, **config), tmp_path / "checkpoint")
+        import_hf(
+            _write(tmp_path / "hf", tensors, **config), tmp_path / "checkpoint", proof=TENSORS
+        )
 
 
 def test_the_routers_bias_keeps_its_bits_through_every_cast(toy: Path, tmp_path: Path) -> None:
     before = load_file(toy / "model.safetensors")
-    import_hf(toy, tmp_path / "one", dtype="bfloat16")
+    import_hf(toy, tmp_path / "one", dtype="bfloat16", proof=TENSORS)
     with torch_dist.Reader(tmp_path / "one") as reader:
         assert reader.read("decoder.layers.1.mlp.router.expert_bias", ()).dtype == torch.float32
-    export_hf(tmp_path / "one", tmp_path / "back", dtype="bfloat16")
+    export_hf(tmp_path / "one", tmp_path / "back", dtype="bfloat16", proof=TENSORS)
     after = load_file(tmp_path / "back" / "model.safetensors")
     assert {n: t.dtype for n, t in after.items()} == {n: t.dtype for n, t in before.items()}
     assert all(torch.equal(tensor, after[name]) for name, tensor in before.items())

@@ -17,6 +17,7 @@ from megatron_bridge.__main__ import main
 from megatron_bridge.convert import export_hf, import_hf
 from megatron_bridge.errors import ConfigError
 from megatron_bridge.options import Options
+from megatron_bridge.proof import TENSORS
 
 CASES = {case.name: case for case in family_bench.all_cases()}
 NATIVE = {
@@ -34,14 +35,16 @@ def checkpoint(name: str, folder: Path) -> Any:
     model = family_bench.build(CASES[name])
     family_bench.save(CASES[name], model, folder / "hf")
     (folder / "hf" / "tokenization_own.py").write_text("raise SystemExit('never run')\n")
-    import_hf(folder / "hf", folder / "checkpoint")
+    import_hf(folder / "hf", folder / "checkpoint", proof=TENSORS)
     return model
 
 
 @pytest.mark.parametrize("name", NATIVE)
 def test_the_native_class_computes_the_same_from_the_same_values(name: str, tmp_path: Path) -> None:
     reference = checkpoint(name, tmp_path)
-    certificate = export_hf(tmp_path / "checkpoint", tmp_path / "native", form="native")
+    certificate = export_hf(
+        tmp_path / "checkpoint", tmp_path / "native", form="native", proof=TENSORS
+    )
     reference.save_pretrained(tmp_path / "reference")
     ours = load_file(tmp_path / "native" / "model.safetensors")
     theirs = load_file(tmp_path / "reference" / "model.safetensors")
@@ -86,7 +89,7 @@ def test_a_model_with_a_class_of_its_own_is_written_as_it_is(tmp_path: Path) -> 
 def test_baichuan_13b_has_no_native_class(tmp_path: Path) -> None:
     checkpoint("baichuan, 13B", tmp_path)
     with pytest.raises(ConfigError, match="13B has no native class"):
-        export_hf(tmp_path / "checkpoint", tmp_path / "native", form="native")
+        export_hf(tmp_path / "checkpoint", tmp_path / "native", form="native", proof=TENSORS)
     assert not (tmp_path / "native").exists()
 
 

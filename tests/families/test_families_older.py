@@ -18,6 +18,7 @@ from megatron_bridge import families
 from megatron_bridge.config import ParallelConfig, validate_layout
 from megatron_bridge.convert import export_hf, import_hf
 from megatron_bridge.errors import ConfigError, MappingError
+from megatron_bridge.proof import TENSORS
 from megatron_bridge.verify import verify
 
 MASK = torch.ones(1, 1, 7, 7, dtype=torch.bool).tril()
@@ -53,12 +54,12 @@ def old_file(model_type: str, folder: Path) -> dict[str, torch.Tensor]:
 @pytest.mark.parametrize("model_type", OLD_FILES)
 def test_an_old_file_goes_back_under_its_own_names(model_type: str, tmp_path: Path) -> None:
     weights = old_file(model_type, tmp_path / "hf")
-    certificate = import_hf(tmp_path / "hf", tmp_path / "checkpoint")
+    certificate = import_hf(tmp_path / "hf", tmp_path / "checkpoint", proof=TENSORS)
     left_out = certificate["coverage"]["buffers_left_out"]
     assert left_out == sorted(OLD_FILES[model_type][1])
     assert certificate["dtype"]["cast"] is False
-    assert verify(tmp_path / "hf", tmp_path / "checkpoint")["holds"]
-    export_hf(tmp_path / "checkpoint", tmp_path / "back")
+    assert verify(tmp_path / "hf", tmp_path / "checkpoint", proof=TENSORS)["holds"]
+    export_hf(tmp_path / "checkpoint", tmp_path / "back", proof=TENSORS)
     back = load_file(tmp_path / "back" / "model.safetensors")
     assert back.keys() == weights.keys()
     assert all(torch.equal(back[name], weights[name]) for name in back)
@@ -70,7 +71,7 @@ def test_a_tensor_that_is_no_buffer_is_not_left_out(model_type: str, tmp_path: P
     stray = {"h.0.attn.scale": torch.ones(1)}
     save_file(weights | stray, tmp_path / "model.safetensors", metadata={"format": "pt"})
     with pytest.raises(MappingError, match=r"no row claims .* h\.0\.attn\.scale"):
-        import_hf(tmp_path, tmp_path / "checkpoint")
+        import_hf(tmp_path, tmp_path / "checkpoint", proof=TENSORS)
 
 
 OLD_CONFIGS: Mapping[str, dict[str, Any]] = {

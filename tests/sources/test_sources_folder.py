@@ -15,6 +15,7 @@ from safetensors.torch import load_file, save_file
 from megatron_bridge.convert import import_hf
 from megatron_bridge.errors import InputError
 from megatron_bridge.hf import Weights
+from megatron_bridge.proof import TENSORS
 
 Tensors = dict[str, torch.Tensor]
 
@@ -63,10 +64,10 @@ def test_a_checkpoint_from_a_torch_file_equals_one_from_safetensors(
 ) -> None:
     folder, tensors = model
     as_bin(folder, tensors)
-    import_hf(folder, tmp_path / "a")
+    import_hf(folder, tmp_path / "a", proof=TENSORS)
     (folder / "pytorch_model.bin").unlink()
     save_file(tensors, folder / "model.safetensors")
-    import_hf(folder, tmp_path / "b")
+    import_hf(folder, tmp_path / "b", proof=TENSORS)
     for path in (tmp_path / "a").glob("*.distcp"):
         assert path.read_bytes() == (tmp_path / "b" / path.name).read_bytes()
 
@@ -83,7 +84,7 @@ def test_a_malicious_torch_file_is_refused_before_it_runs(model: Any, tmp_path: 
     folder, tensors = model
     as_bin(folder, {**tensors, "x": Payload(tmp_path / "ran")})  # type: ignore[dict-item]  # on purpose
     with pytest.raises(InputError, match="made to run code"):
-        import_hf(folder, tmp_path / "out")
+        import_hf(folder, tmp_path / "out", proof=TENSORS)
     assert not (tmp_path / "ran").exists()
     assert not (tmp_path / "out").exists()
 

@@ -11,6 +11,7 @@ import toys
 from megatron_bridge import families, resume, runs, torch_dist
 from megatron_bridge.config import TrainConfig, TrainSpec
 from megatron_bridge.convert import import_hf
+from megatron_bridge.proof import TENSORS
 
 CONFIG: dict[str, Any] = {
     "steps": 4,
@@ -34,7 +35,7 @@ class Runs:
         self.root = root
         for kind, changes in MODELS.items():
             toys.hf_model(kind, root / "hf" / kind, **changes)
-            import_hf(root / "hf" / kind, root / kind)
+            import_hf(root / "hf" / kind, root / kind, proof=TENSORS)
         toys.indexed_dataset(root / "train")
 
     def run(self, kind: str, name: str, **changes: Any) -> tuple[list[float], list[float], Path]:

@@ -17,6 +17,7 @@ from megatron_bridge.config import ParallelConfig
 from megatron_bridge.convert import import_hf
 from megatron_bridge.errors import ConfigError, InputError
 from megatron_bridge.launch.local import LocalLauncher
+from megatron_bridge.proof import TENSORS
 
 LAYOUTS = [
     {},
@@ -68,7 +69,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
         model = toys.hf_model(kind, root / f"hf {name}", **changes)
         with torch.no_grad():
             reference[name] = model(tokens).logits
-        import_hf(root / f"hf {name}", root / name)
+        import_hf(root / f"hf {name}", root / name, proof=TENSORS)
     wrong = {"swapped": _swapped, "naive qkv": _naive_qkv, "nudged": _nudged}
     for name, change in wrong.items():
         folder = root / f"hf {name}"
@@ -76,7 +77,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
         tensors = load_file(folder / "model.safetensors")
         change(tensors)
         save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
-        import_hf(folder, root / name)
+        import_hf(folder, root / name, proof=TENSORS)
     shutil.copytree(root / "llama", root / "empty")
     spec = root / "parity.json"
     load = {name: True for name in [*FAMILIES, *wrong]} | {"empty": False}
