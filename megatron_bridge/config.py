@@ -229,11 +229,11 @@ def _rules(
     return (
         (layers % parallel.pipeline_parallel == 0, "pipeline_parallel",
          f"a divisor of the model's {layers} layers", parallel.pipeline_parallel),
+        (groups % tensor == 0 or tensor % groups == 0, "tensor_parallel",
+         f"a divisor or a multiple of the model's {groups} key-value heads", tensor),
         *((size % tensor == 0, "tensor_parallel",
            f"a divisor of the model's {what}, {size}", tensor)
           for what, size in _split_sizes(fields).items()),
-        (groups % tensor == 0 or tensor % groups == 0, "tensor_parallel",
-         f"a divisor or a multiple of the model's {groups} key-value heads", tensor),
         (parallel.sequence_parallel or not needs_sum, "sequence_parallel",
          f"true, for a model with {shared} under tensor_parallel = {tensor}", False),
         (experts > 0 or parallel.expert_parallel == 1, "expert_parallel",
