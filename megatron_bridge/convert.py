@@ -22,7 +22,8 @@ from megatron_bridge.errors import MappingError
 from megatron_bridge.journal import unfinished
 from megatron_bridge.mapping import check
 from megatron_bridge.proof import EVERYTHING, Proof, add_answers, add_architecture
-from megatron_bridge.transfer import Job, Progress, Runner
+from megatron_bridge.runner import Progress, Runner
+from megatron_bridge.transfer import Job
 from megatron_bridge.verify import certify
 
 VERSION = 1
@@ -66,7 +67,9 @@ def import_hf(
     amounts = [(kind, math.prod(shape)) for shape, kind in specs]
     identity: dict[str, Any] = {"import": str(hf_dir.resolve()), "files": source, "dtype": dtype}
     identity |= {"config": model.config, "version": VERSION}
-    run = Runner(one, memory, sum(kind.itemsize * n for kind, n in amounts), progress)
+    run = Runner(
+        len(one.model.bounds), memory, sum(kind.itemsize * n for kind, n in amounts), progress
+    )
     with unfinished(out, identity, scratch) as (partial, journal):
         commit = functools.partial(
             checkpoint.commit,
@@ -152,7 +155,7 @@ def export_hf(
         "form": form,
     }
     identity |= {"config": model.config, "version": VERSION}
-    run = Runner(one, memory, sum(spec.bytes for spec in specs), progress)
+    run = Runner(2 * len(model.bounds), memory, sum(spec.bytes for spec in specs), progress)
     with unfinished(out, identity, scratch) as (partial, journal):
         with proof.begin(Conversion.of_folder(folder / checkpoint.HF_FILES)) as building:
             places = hf.prepare(partial, specs)

@@ -20,7 +20,8 @@ from megatron_bridge.journal import Journal
 from megatron_bridge.layouts import VOCAB
 from megatron_bridge.mapping import check
 from megatron_bridge.proof import EVERYTHING, Proof, add_answers, add_architecture
-from megatron_bridge.transfer import Job, Progress, Runner
+from megatron_bridge.runner import Progress, Runner
+from megatron_bridge.transfer import Job
 
 if TYPE_CHECKING:
     import torch
@@ -54,7 +55,7 @@ def verify(
     job = Job(hf_dir, weights=hf_dir, checkpoint=folder, hf_prefix=prefix)
     with proof.begin(Conversion.of_folder(folder / checkpoint.HF_FILES)) as building:
         one = transfer.side(job)
-        run = Runner(one, memory, one.total_bytes, progress)
+        run = Runner(len(one.model.bounds), memory, one.total_bytes, progress)
         found = certify("verify", job, run)
         add_architecture(found, one.model, hf_dir, building)
     add_answers(found, proof, hf_dir, folder)

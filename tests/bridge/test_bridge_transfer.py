@@ -15,7 +15,7 @@ import pytest
 import torch
 import toys
 
-from megatron_bridge import conversion, transfer
+from megatron_bridge import conversion, runner, transfer
 from megatron_bridge.blocks import PADDING, RowMap
 from megatron_bridge.convert import export_hf, import_hf
 from megatron_bridge.errors import ConfigError, InputError
@@ -107,7 +107,7 @@ def test_two_processes_write_the_same_bytes_as_one(
     small: None, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for number in (1, 2):
-        monkeypatch.setattr(transfer, "workers", lambda *_, n=number: n)
+        monkeypatch.setattr(runner, "workers", lambda *_, n=number: n)
         import_hf(model, tmp_path / f"ckpt{number}", proof=TENSORS)
         export_hf(tmp_path / f"ckpt{number}", tmp_path / f"back{number}", proof=TENSORS)
     assert digests(tmp_path / "ckpt1") == digests(tmp_path / "ckpt2")
