@@ -67,9 +67,8 @@ def import_hf(
     amounts = [(kind, math.prod(shape)) for shape, kind in specs]
     identity: dict[str, Any] = {"import": str(hf_dir.resolve()), "files": source, "dtype": dtype}
     identity |= {"config": model.config, "version": VERSION}
-    run = Runner(
-        len(one.model.bounds), memory, sum(kind.itemsize * n for kind, n in amounts), progress
-    )
+    size = sum(kind.itemsize * count for kind, count in amounts)
+    run = Runner(2 * len(model.bounds), memory, size, progress)
     with unfinished(out, identity, scratch) as (partial, journal):
         commit = functools.partial(
             checkpoint.commit,
