@@ -56,7 +56,7 @@ def run(cases: Iterable[Case], root: Path) -> dict[str, dict[str, Any]]:
                 else {},
             }
             for number, case in enumerate(cases)
-            if layout in case.layouts and (layout != "EP=2" or has_experts(case))
+            if layout in layouts_of(case)
         }
         if not chosen:
             continue
@@ -90,9 +90,10 @@ def environment(**variables: str) -> Iterator[None]:
                 os.environ[name] = value
 
 
-def has_experts(case: Case) -> bool:
-    family = families.get(case.config["model_type"])
-    return bool(family.megatron_config(case.config).get("num_moe_experts"))
+def layouts_of(case: Case) -> list[str]:
+    """The layouts that a case is tried in: experts are spread only where there are some."""
+    fields = families.get(case.config["model_type"]).megatron_config(case.config)
+    return [name for name in LAYOUTS if name != "EP=2" or fields.get("num_moe_experts")]
 
 
 def prepare(case: Case, folder: Path) -> None:

@@ -39,7 +39,6 @@ class Case:
     """Runs the reference model on ids, [batch, sequence]."""
     attention: str = "eager"
     """transformers' `attn_implementation`."""
-    layouts: tuple[str, ...] = ("TP=1", "TP=2", "PP=2", "EP=2")
     note: str = ""
 
 
