@@ -23,7 +23,7 @@ demo: $(READY)
 	$(BIN)/megaline run deploy/recipes/quickstart.yaml
 
 test: $(READY)
-	$(BIN)/python -m pytest -m "not slow and not gpu and not multi_gpu"
+	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not slow and not gpu and not multi_gpu"
 
 test-next:
 	$(MAKE) test VENV=.venv-next PYTHON=$(NEXT_PYTHON) TORCH=torch==2.11.0 \
