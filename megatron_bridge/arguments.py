@@ -207,8 +207,8 @@ def _proof(command: argparse.ArgumentParser) -> None:
         type=_bytes,
         metavar="SIZE",
         help="most that the conversion's processes may take together, such as 2GB; a model of any "
-        "size fits into 600MB, and more memory means more processes; default: half of the "
-        "machine's",
+        "size fits into 600MB (but GPT-2's matrices, which are transposed, pass whole), and more "
+        "memory means more processes; default: half of the machine's",
     )
     command.add_argument(
         "--logits",

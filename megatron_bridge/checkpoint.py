@@ -63,7 +63,8 @@ def commit(
 ) -> CheckpointInfo:
     """Sync every file of `folder` to disk, then write the commit mark in one atomic step."""
     files = []
-    for path in sorted(p for p in folder.rglob("*") if p.is_file() and p.name != MARK):
+    own = (MARK, f".{MARK}.partial")  # the second is left by a kill in this function
+    for path in sorted(p for p in folder.rglob("*") if p.is_file() and p.name not in own):
         with path.open("rb") as file:
             os.fsync(file.fileno())
         relative = path.relative_to(folder).as_posix()

@@ -86,21 +86,6 @@ class Conversion:
         """The Megatron tensor to Hugging Face tensors."""
         return bound.row.layout.unpack(whole, self.shape)
 
-    def hf_specs(
-        self, bound: Bound, reader: torch_dist.Reader, dtype: DType | None
-    ) -> list[hf.TensorSpec]:
-        """Names, dtypes and shapes that `unpack` will give, without reading data."""
-        import torch
-
-        size, stored = reader.shapes()[bound.slot.key]
-        tail = size[len(bound.slot.index) :]
-        parts = self.unpack(bound, torch.empty(tail, dtype=stored, device="meta"))
-        target = cast(bound, dtype, stored)
-        return [
-            hf.TensorSpec(name, target, tuple(part.shape))
-            for name, part in zip(bound.hf, parts, strict=True)
-        ]
-
     def weight_names(self, weights: hf.Weights) -> list[str]:
         """Tensors of the folder that rows must claim.
 
@@ -134,7 +119,7 @@ class Conversion:
 
     def _tied_copy(self, weights: hf.Weights) -> str | None:
         copy, original = self.family.tied
-        if "untied" in self.shape.has or copy not in weights.names:
+        if "untied" in self.shape.has or not {copy, original} <= set(weights.names):
             return None
         if not _equal(weights.stored(copy), weights.stored(original)):
             raise MappingError(
@@ -150,6 +135,7 @@ class Conversion:
 def _refuse_quantized(config: dict[str, Any], weights: hf.Weights) -> None:
     scales = [name for name in weights.names if name.endswith("_scale_inv")]
     how = config.get("quantization_config") or {}
+    how = how if isinstance(how, dict) else {"quant_method": how}
     if scales or how:
         raise InputError(
             "The weights are quantised",

@@ -30,6 +30,7 @@ VERSION = 1
 """Raised when the same model must give other bytes; an unfinished run of another begins anew."""
 
 
+@transfer.closing()
 def import_hf(
     hf_dir: Path | str,
     out: Path | str,
@@ -42,7 +43,7 @@ def import_hf(
     """Convert a Hugging Face folder to a `torch_dist` checkpoint; return its certificate.
 
     Args:
-        hf_dir: folder with `config.json` and safetensors.
+        hf_dir: folder with `config.json` and weights.
         out: a new or empty folder.
         dtype: number format to cast to; by default every tensor keeps its own, so nothing is lost.
         progress: called as groups of tensors are written, then as they are compared.
@@ -56,17 +57,19 @@ def import_hf(
         MappingError: a tensor that no row claims, or one that is missing.
         ProofError: what was written differs from what was read, or is not the same model.
     """
-    hf_dir, out = Path(hf_dir), Path(out)
+    hf_dir, out = Path(hf_dir).resolve(), Path(out)
     with hf.Weights(hf_dir) as weights:
         model = Conversion.of_weights(weights)
+        proof.check(model)
         _refuse(check(model.family, model.shape, hf_names=model.weight_names(weights)), hf_dir)
         source = weights.state()
-    job = Job(hf_dir.resolve(), weights=hf_dir.resolve(), hf_prefix=model.hf_prefix, dtype=dtype)
+    job = Job(hf_dir, weights=hf_dir, hf_prefix=model.hf_prefix, dtype=dtype)
     one = transfer.side(job)
     specs = [one.packed_spec(bound) for bound in model.bounds]
     amounts = [(kind, math.prod(shape)) for shape, kind in specs]
-    identity: dict[str, Any] = {"import": str(hf_dir.resolve()), "files": source, "dtype": dtype}
-    identity |= {"config": model.config, "version": VERSION}
+    pieces = transfer.groups(one, one.packed_spec, parts=False)
+    identity: dict[str, Any] = {"import": str(hf_dir), "files": source, "dtype": dtype}
+    identity |= {"config": model.config, "pieces": repr(pieces), "version": VERSION}
     size = sum(kind.itemsize * count for kind, count in amounts)
     run = Runner(2 * len(model.bounds), memory, size, progress)
     with unfinished(out, identity, scratch) as (partial, journal):
@@ -86,7 +89,7 @@ def import_hf(
         with proof.begin(model) as building:
             written = run(
                 functools.partial(transfer.write_checkpoint, job, partial),
-                transfer.groups(one, one.packed_spec, parts=False),
+                pieces,
                 journal,
                 "write",
             )
@@ -103,6 +106,7 @@ def import_hf(
     return found
 
 
+@transfer.closing()
 def export_hf(
     folder: Path | str,
     out: Path | str,
@@ -145,22 +149,24 @@ def export_hf(
     one = transfer.side(job)
     model = one.model
     _refuse(check(model.family, model.shape, slots=model.slots(one.reader)), folder)
+    proof.check(model)
     specs = [spec for bound in model.bounds for spec in one.part_specs(bound)]
     main_dtype = hf.dtype_name(hf.main_dtype((spec.dtype, spec.bytes) for spec in specs))
+    pieces = transfer.groups(one, one.stored_spec, parts=True)
     identity: dict[str, Any] = {
         "export": str(folder),
-        "info": info.model_dump(),
+        "files": _state(folder),
         "dtype": dtype,
         "form": form,
     }
-    identity |= {"config": model.config, "version": VERSION}
+    identity |= {"config": model.config, "pieces": repr(pieces), "version": VERSION}
     run = Runner(2 * len(model.bounds), memory, sum(spec.bytes for spec in specs), progress)
     with unfinished(out, identity, scratch) as (partial, journal):
         with proof.begin(Conversion.of_folder(folder / checkpoint.HF_FILES)) as building:
             places = hf.prepare(partial, specs)
             run(
                 functools.partial(transfer.write_tensors, job, partial, places),
-                transfer.groups(one, one.stored_spec, parts=True),
+                pieces,
                 journal,
                 "write",
             )
@@ -173,6 +179,12 @@ def export_hf(
         add_answers(found, proof, partial, folder)
         certificate.write(found, partial)
     return found
+
+
+def _state(folder: Path) -> list[list[Any]]:
+    """Name, size, time of change and inode of every file: the same sizes may be another model."""
+    stats = [(path, path.stat()) for path in sorted(folder.rglob("*")) if path.is_file()]
+    return [[str(path), s.st_size, s.st_mtime_ns, s.st_ino] for path, s in stats]
 
 
 def _carry(source: Path, target: Path) -> None:

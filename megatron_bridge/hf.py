@@ -54,7 +54,10 @@ class Weights:
     def __init__(self, folder: Path) -> None:
         self.folder = Path(folder)
         self._closing = ExitStack()
-        self._tensors = sources.find(self.folder, self._closing)
+        with self._closing:
+            self._tensors = sources.find(self.folder, self._closing)
+            # All is well: what was opened stays open until `close`.
+            self._closing = self._closing.pop_all()
 
     @property
     def names(self) -> list[str]:
@@ -153,7 +156,7 @@ def prepare(
 
     Tensors lie in the order of their names, as the safetensors library writes them, so that a round
     trip gives the same file. One file is `model.safetensors`; several get an index, as transformers
-    writes them. A file that has its header and its size already is left as it is.
+    writes them. What a file holds behind its header already, it keeps.
     """
     shards = _shards(sorted(specs, key=lambda spec: spec.name), shard_bytes)
     total = len(shards)
@@ -166,10 +169,9 @@ def prepare(
         for spec in shard:
             places[spec.name] = Place(name, position, dtype_name(spec.dtype))
             position += spec.bytes
-        if not (folder / name).is_file() or (folder / name).stat().st_size != position:
-            with (folder / name).open("wb") as file:
-                file.write(header)
-                file.truncate(position)
+        with (folder / name).open("r+b" if (folder / name).is_file() else "wb") as file:
+            file.write(header)
+            file.truncate(position)
     if total > 1:
         size = {"total_size": sum(spec.bytes for shard in shards for spec in shard)}
         weight_map = {name: place.file for name, place in places.items()}

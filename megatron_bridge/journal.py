@@ -58,14 +58,7 @@ def unfinished(
         ConfigError: `out` is not empty, or another process is at work on it.
         InputError: the folder cannot be made.
     """
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise ConfigError(
-            "The output folder is not empty",
-            where=out,
-            expected="a new or empty folder",
-            got="files in it" if out.is_dir() else "a file",
-            fix="choose another folder; nothing is ever written over a checkpoint",
-        )
+    _refuse_a_full(out)
     work = (scratch or out.parent) / f".{out.name}.unfinished"
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
@@ -74,20 +67,46 @@ def unfinished(
         raise InputError("The output folder cannot be made", where=out, got=error) from error
     with (work / "lock").open("w") as lock:
         _take(lock, out)
+        _refuse_a_full(out)  # another process may have filled it meanwhile
         mark = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()
-        if not (work / "identity").is_file() or (work / "identity").read_text() != mark:
+        told = work / "identity"
+        if not (work / "data").is_dir() or not told.is_file() or told.read_text() != mark:
             _empty(work)
-            (work / "identity").write_text(mark)
+            told.write_text(mark)
         (work / "data").mkdir(exist_ok=True)
         try:
             yield work / "data", Journal(work / "journal")
         except (ConfigError, InputError, MappingError, ProofError):
-            # The next attempt would only find the same.
+            # What a user mends makes another conversion of it.
             shutil.rmtree(work, ignore_errors=True)
             raise
+        # From here on the journal speaks of nothing: it must not outlive its data.
+        told.unlink()
+        _sync(work / "data")
+        sync_folder(work)
         (work / "data").rename(out)
         sync_folder(out.parent)
         shutil.rmtree(work, ignore_errors=True)
+
+
+def _refuse_a_full(out: Path) -> None:
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise ConfigError(
+            "The output folder is not empty",
+            where=out,
+            expected="a new or empty folder",
+            got="files in it" if out.is_dir() else "a file",
+            fix="choose another folder; nothing is ever written over a checkpoint",
+        )
+
+
+def _sync(folder: Path) -> None:
+    """Make every file of a folder durable, and the folder itself."""
+    for path in folder.rglob("*"):
+        if path.is_file():
+            with path.open("rb") as file:
+                os.fsync(file.fileno())
+    sync_folder(folder)
 
 
 def _take(lock: IO[str], out: Path) -> None:

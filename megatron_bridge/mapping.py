@@ -10,12 +10,15 @@ import difflib
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from megatron_bridge.errors import ConfigError
 from megatron_bridge.layouts import AS_IS, Layout, ModelShape
 
+HINTS = 8
+"""For how many unclaimed tensors the nearest name is looked for."""
 VOCAB_DIVISOR = 128  # Megatron-LM's default of --make-vocab-size-divisible-by
 
 REQUIRED = object()
@@ -126,6 +129,32 @@ Config = Mapping[str, Any]
 """The contents of `config.json`."""
 
 
+_SIZES = (
+    "num_layers",
+    "hidden_size",
+    "ffn_hidden_size",
+    "num_attention_heads",
+    "num_query_groups",
+    "kv_channels",
+    "max_sequence_length",
+)
+
+
+@contextmanager
+def _readable() -> Iterator[None]:
+    """Tell of a `config.json` whose entries are of the wrong kind."""
+    try:
+        yield
+    except (TypeError, ValueError, KeyError, AttributeError, ArithmeticError) as error:
+        raise ConfigError(
+            "config.json has an entry of the wrong kind, or lacks one",
+            where="config.json",
+            expected="numbers, words and tables as transformers writes them",
+            got=f"{type(error).__name__}: {error}",
+            fix="use the config.json that belongs to the weights",
+        ) from error
+
+
 @dataclass(frozen=True)
 class Family:
     """A model family: how its `config.json` and its tensors become Megatron's."""
@@ -162,6 +191,7 @@ class Family:
     """Where the family's class is remote code: the family and the `config.json` of transformers'
     class that computes the same; raises `ConfigError` where there is none."""
 
+    @_readable()
     def megatron_config(self, config: Config) -> dict[str, Any]:
         """Return flat JSON-able fields: Megatron's `TransformerConfig`, `GPTModel`, `Options`.
 
@@ -179,8 +209,12 @@ class Family:
         fields = {**self.fixed, **{name: f.read(config) for name, f in last.items()}}
         for compute in self.computed:
             fields |= compute(config)
+        for name in _SIZES:
+            if type(fields[name]) is not int or fields[name] < 1:
+                raise ValueError(f"{name} would be {fields[name]!r}")
         return fields
 
+    @_readable()
     def shape(self, config: Config) -> ModelShape:
         """Return the sizes that packing needs."""
         fields = self.megatron_config(config)
@@ -290,8 +324,10 @@ def check(
 
 def _unclaimed(kind: str, found: set[str], wanted: set[str]) -> list[str]:
     lines = []
-    for name in sorted(found - wanted):
-        near = difflib.get_close_matches(name, sorted(wanted - found) or sorted(wanted), n=1)
+    choices = sorted(wanted - found) or sorted(wanted)
+    for number, name in enumerate(sorted(found - wanted)):
+        # Each search looks at every name; a mixture's file has tens of thousands.
+        near = difflib.get_close_matches(name, choices, n=1) if number < HINTS else []
         hint = f" (nearest: {near[0]})" if near else ""
         lines.append(f"no row claims the {kind} {name}{hint}")
     return lines

@@ -11,10 +11,10 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from megatron_bridge import checkpoint, families, reference, runs
+from megatron_bridge import checkpoint, facts, families, reference, runs
 from megatron_bridge.architecture import Building, compare
 from megatron_bridge.certificate import Certificate
-from megatron_bridge.config import DType, ParallelConfig
+from megatron_bridge.config import DType, ParallelConfig, validate_layout
 from megatron_bridge.conversion import Conversion
 from megatron_bridge.errors import InputError
 from megatron_bridge.facts.parts import NORMALISED
@@ -49,6 +49,37 @@ class Proof:
     def runs(self) -> bool:
         """True where a finished checkpoint is needed."""
         return self.logits or self.text is not None
+
+    def check(self, model: Conversion) -> None:
+        """Refuse, before hours of work, what could not be compared after them.
+
+        Raises:
+            ConfigError: the layout does not fit the model.
+            InputError: the text cannot be read, or ids are of different lengths or unknown.
+        """
+        facts.expected(model.config)
+        if not self.runs:
+            return
+        fields = model.family.megatron_config(model.config)
+        lengths = {len(ids) for ids in self.tokens}
+        validate_layout(fields, self.parallel, max(lengths, default=1))
+        vocab = model.shape.vocab
+        known = all(0 <= token < vocab for ids in self.tokens for token in ids)
+        if len(lengths) > 1 or 0 in lengths or not known:
+            raise InputError(
+                "These ids cannot be compared",
+                where="--tokens",
+                expected=f"lists of one length, of ids from 0 to {vocab - 1}",
+                got=f"lengths {sorted(lengths)}" if known else "other ids",
+                fix="tokenize with the tokenizer of this model",
+            )
+        if self.text is not None:
+            try:
+                self.text.read_text(encoding="utf-8")
+            except (OSError, UnicodeDecodeError) as error:
+                raise InputError(
+                    "The text cannot be read", where=self.text, expected="UTF-8", got=error
+                ) from error
 
     @contextlib.contextmanager
     def begin(self, model: Conversion) -> Iterator[Building | None]:

@@ -27,6 +27,9 @@ if TYPE_CHECKING:
     import torch
     from torch.distributed.checkpoint.metadata import Metadata
 
+MOST_OPEN = 64
+"""Files open at once: a checkpoint may have thousands, and a process 1,024."""
+
 # What training keeps beside the model: ours, then Megatron-LM's names for the same.
 _STATE = ("optimizer.", "rng.", "chained_0.", "rng_state", "rerun_state_machine")
 
@@ -122,6 +125,7 @@ class Reader:
     def __init__(self, folder: Path) -> None:
         self.folder = Path(folder)
         self._metadata = read_metadata(self.folder)
+        self._shapes: dict[str, tuple[tuple[int, ...], torch.dtype]] = {}
         self._files: dict[str, LocalFile] = {}
         self._chunks: dict[tuple[str, tuple[int, ...]], Stored] = {}
 
@@ -129,11 +133,13 @@ class Reader:
         """Return global shape and dtype of every tensor by key; byte entries are left out."""
         from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 
-        return {
-            key: (tuple(entry.size), entry.properties.dtype)
-            for key, entry in self._metadata.state_dict_metadata.items()
-            if isinstance(entry, TensorStorageMetadata)
-        }
+        if not self._shapes:
+            self._shapes = {
+                key: (tuple(entry.size), entry.properties.dtype)
+                for key, entry in self._metadata.state_dict_metadata.items()
+                if isinstance(entry, TensorStorageMetadata)
+            }
+        return self._shapes
 
     def read(
         self, key: str, index: tuple[int, ...] = (), start: int = 0, stop: int | None = None
@@ -159,7 +165,16 @@ class Reader:
             low, high = max(rows[0], first), min(rows[1], first + count)
             if low >= high:
                 continue
-            block = self._stored(key, offset).at(at).read(low - first, high - first)
+            stored = self._stored(key, offset)
+            if stored.shape != size or stored.dtype != target.dtype:
+                raise InputError(
+                    "A block of the checkpoint is not what its index says",
+                    where=f"{self.folder}, {key}",
+                    expected=f"{target.dtype} {list(size)}",
+                    got=f"{stored.dtype} {list(stored.shape)}",
+                    fix="write the checkpoint again",
+                )
+            block = stored.at(at).read(low - first, high - first)
             columns = zip(offset[len(index) + 1 :], size[len(index) + 1 :], strict=True)
             place = (slice(low - rows[0], high - rows[0]), *(slice(o, o + n) for o, n in columns))
             target[place] = block
@@ -197,7 +212,15 @@ class Reader:
         from torch.distributed.checkpoint.metadata import MetadataIndex
 
         storage: Any = self._metadata.storage_data
-        info = storage[MetadataIndex(key, torch.Size(offset))]
+        info = storage.get(MetadataIndex(key, torch.Size(offset)))
+        if info is None:
+            raise InputError(
+                "The checkpoint's index does not say where a block lies",
+                where=f"{self.folder}, {key}",
+                expected="a file for every block",
+                got=f"none for the one at {list(offset)}",
+                fix="write the checkpoint again",
+            )
         if getattr(info, "transform_descriptors", None):
             raise InputError(
                 "The checkpoint is compressed",
@@ -211,6 +234,8 @@ class Reader:
                 "The checkpoint points outside its folder", where=self.folder, got=name
             )
         if name not in self._files:
+            if len(self._files) >= MOST_OPEN:
+                self.close()
             self._files[name] = LocalFile(self.folder / name)
         tensor = torch_file.load(Part(self._files[name], info.offset, info.length))
         if not isinstance(tensor, Stored):
@@ -237,7 +262,16 @@ def read_metadata(folder: Path) -> Metadata:
             expected=".metadata beside *.distcp",
             got="no .metadata",
         ) from error
-    except (pickle.UnpicklingError, EOFError, ValueError, IndexError, TypeError) as error:
+    except (
+        pickle.UnpicklingError,
+        EOFError,
+        ValueError,
+        IndexError,
+        TypeError,
+        AttributeError,
+        KeyError,
+        ImportError,
+    ) as error:
         raise InputError("The checkpoint's index is damaged", where=path, got=error) from error
     return metadata
 
@@ -308,4 +342,5 @@ class RestrictedUnpickler(pickle.Unpickler):
                 got=f"{module}.{name}",
                 fix="do not open this file; it may have been made to run code",
             )
-        return super().find_class(module, name)
+        # Python 3.13 names the class by where it lies there.
+        return super().find_class("pathlib" if module == "pathlib._local" else module, name)

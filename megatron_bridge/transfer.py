@@ -12,7 +12,7 @@ import hashlib
 import math
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -84,13 +84,15 @@ class Side:
 
     @functools.cached_property
     def _widest(self) -> dict[str, torch.dtype]:
-        """The number format of each Megatron tensor: the widest of all that lie in it."""
+        """The number format of each Megatron tensor: one that holds all that lie in it."""
+        import torch
+
         found: dict[str, torch.dtype] = {}
         for bound in self.model.bounds:
             kinds = [self.weights.spec(name).dtype for name in bound.hf]
             if bound.slot.key in found:
                 kinds.append(found[bound.slot.key])
-            found[bound.slot.key] = max(kinds, key=lambda dtype: dtype.itemsize)
+            found[bound.slot.key] = functools.reduce(torch.promote_types, kinds)
         return found
 
     def packed_spec(self, bound: Bound) -> tuple[tuple[int, ...], torch.dtype]:
@@ -204,10 +206,25 @@ _open: list[Side] = []
 def side(job: Job) -> Side:
     """Return a job opened, the same one until another is asked for, which closes it."""
     if not _open or _open[0].job != job:
-        for one in _open:
-            one.close()
-        _open[:] = [Side(job)]
+        close()
+        _open.append(Side(job))
     return _open[0]
+
+
+def close() -> None:
+    """Close what `side` has opened in this process: a later job must find the files anew."""
+    while _open:
+        _open.pop().close()
+
+
+@contextmanager
+def closing() -> Iterator[None]:
+    """Close what the block opens."""
+    close()
+    try:
+        yield
+    finally:
+        close()
 
 
 def groups(
@@ -273,30 +290,43 @@ def write_tensors(
     return written
 
 
-def compare(job: Job, numbered: tuple[int, Group]) -> dict[str, tuple[str, bool]]:
+def compare(job: Job, numbered: tuple[int, Group]) -> dict[str, tuple[str, str]]:
     """Compare one group of tensors on both sides, block by block.
 
-    Where they differ in number format, the wider one is cast to the narrower.
-
     Returns:
-        By Hugging Face name: the digest of its tensor there, and whether the other side's is equal.
+        By Hugging Face name: the digest of its tensor there, and how the other side's is: "equal",
+        "cast" (equal after a cast to the narrower format), or a word for what is wrong.
     """
     one = side(job)
     digests: dict[str, Any] = {}
-    equal: dict[str, bool] = {}
+    states: dict[str, str] = {}
     for piece in numbered[1]:
         for name, row, other in one.unpacked(piece):
             stored = one.weights.stored(name)
-            digest = digests.setdefault(name, hashlib.sha256())
             whole = piece.part == WHOLE
             part = stored.read() if whole else stored.read(row, row + other.shape[0])
-            narrow = min(part.dtype, other.dtype, key=lambda dtype: dtype.itemsize)
-            part, other = part.to(narrow).contiguous(), other.to(narrow).contiguous()
-            digest.update(raw(part))
-            # Bits, not values: a NaN is equal to itself, and 0.0 is not -0.0.
-            same = part.shape == other.shape and raw(part) == raw(other)
-            equal[name] = equal.get(name, True) and same
-    return {name: (digests[name].hexdigest(), equal[name]) for name in digests}
+            digests.setdefault(name, hashlib.sha256()).update(raw(part.contiguous()))
+            state = _state(part, other)
+            if states.setdefault(name, state) in ("equal", "cast"):
+                states[name] = state
+    return {name: (digests[name].hexdigest(), states[name]) for name in digests}
+
+
+def _state(one: torch.Tensor, other: torch.Tensor) -> str:
+    if one.dtype == other.dtype:
+        # Bits, not values: a NaN is equal to itself, and 0.0 is not -0.0.
+        return "equal" if _bits(one) == _bits(other) else "differs from"
+    # Of float16 and bfloat16 neither is the narrower: either may have been made from the other.
+    narrow = min(one.dtype.itemsize, other.dtype.itemsize)
+    for target, source in ((one, other), (other, one)):
+        if target.dtype.itemsize == narrow and _bits(source.to(target.dtype)) == _bits(target):
+            overflow = (source.isfinite() & ~target.isfinite()).any()
+            return "overflows in the cast to or from" if overflow else "cast"
+    return "differs from"
+
+
+def _bits(tensor: torch.Tensor) -> memoryview:
+    return raw(tensor.contiguous())
 
 
 def _chunk(one: Side, piece: Piece) -> torch_dist.Chunk:

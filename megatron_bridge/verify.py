@@ -1,8 +1,8 @@
 """Proof that a Hugging Face folder and a Megatron checkpoint hold the same model.
 
-The certificate covers coverage (every tensor on each side claimed once) and the inverse (every
-Hugging Face tensor equals, by digest, the one read back from the checkpoint). Whether the rows mean
-the right thing is another question; logits against Hugging Face answer it.
+`certify` shows coverage (every tensor on each side claimed once) and the inverse (every Hugging
+Face tensor equals, bit by bit, the one read back from the checkpoint). Whether the rows mean the
+right thing is another question: `proof.py` has what answers it.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     import torch
 
 
+@transfer.closing()
 def verify(
     hf_dir: Path | str,
     folder: Path | str,
@@ -53,6 +54,7 @@ def verify(
     with hf.Weights(hf_dir) as weights:
         prefix = Conversion.of_weights(weights).hf_prefix
     job = Job(hf_dir, weights=hf_dir, checkpoint=folder, hf_prefix=prefix)
+    proof.check(transfer.side(job).model)
     with proof.begin(Conversion.of_folder(folder / checkpoint.HF_FILES)) as building:
         one = transfer.side(job)
         run = Runner(len(one.model.bounds), memory, one.total_bytes, progress)
@@ -76,16 +78,20 @@ def certify(kind: str, job: Job, run: Runner, journal: Journal | None = None) ->
     stored = {hf.dtype_name(dtype) for _, dtype in _model_shapes(reader)}
     weighty = [name for name in names if not model.family.is_buffer(name)]
     found = {hf.dtype_name(weights.spec(name).dtype) for name in weighty}
+    problems += _other_shapes(one) if not problems else []
     digests: dict[str, str] = {}
+    cast: list[str] = []
     if not problems:
         pieces = transfer.groups(one, one.stored_spec, parts=True)
         compared = run(functools.partial(transfer.compare, job), pieces, journal, "compare")
         results = {name: result for group in compared for name, result in group.items()}
         for bound in model.bounds:
             for name in bound.hf:
-                digests[name], equal = results[name]
-                if not equal:
-                    problems.append(f"{name} differs from {bound.slot}")
+                digests[name], state = results[name]
+                if state == "cast":
+                    cast.append(name)
+                elif state != "equal":
+                    problems.append(f"{name} {state} {bound.slot}")
             padded = bound.row.layout is VOCAB and kind != "export"
             if padded and one.has_padding(bound):
                 problems.append(f"{bound.slot} holds values in the padding of the vocabulary")
@@ -105,7 +111,7 @@ def certify(kind: str, job: Job, run: Runner, journal: Journal | None = None) ->
         "dtype": {
             "hugging_face": sorted(found),
             "megatron": sorted(stored),
-            "cast": found != stored,
+            "cast": bool(cast),
         },
         "vocabulary": {"true": model.shape.vocab, "padded": model.shape.padded_vocab},
         "coverage": {
@@ -129,6 +135,16 @@ def certify(kind: str, job: Job, run: Runner, journal: Journal | None = None) ->
         },
         "files": carried,
     }
+
+
+def _other_shapes(one: transfer.Side) -> list[str]:
+    """Tensors that have another shape on the Hugging Face side than the checkpoint gives them."""
+    return [
+        f"{spec.name} is {list(found)} in the folder, the checkpoint gives {list(spec.shape)}"
+        for bound in one.model.bounds
+        for spec in one.part_specs(bound)
+        if (found := one.weights.stored(spec.name).shape) != spec.shape
+    ]
 
 
 def _model_shapes(reader: torch_dist.Reader) -> list[tuple[tuple[int, ...], torch.dtype]]:

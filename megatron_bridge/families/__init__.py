@@ -66,7 +66,7 @@ def get(model_type: str | None) -> Family:
     Raises:
         ConfigError: no such family; the text names the nearest ones, and how to add one.
     """
-    if model_type in FAMILIES:
+    if isinstance(model_type, str) and model_type in FAMILIES:
         return FAMILIES[model_type]
     near = difflib.get_close_matches(str(model_type), FAMILIES, n=2, cutoff=0.3)
     raise ConfigError(

@@ -1,4 +1,4 @@
-"""The weights of a model folder, on a disk or behind a URL, whatever kind its files are."""
+"""The weights of a model folder, whatever kind its files are."""
 
 from __future__ import annotations
 
@@ -54,9 +54,10 @@ def _is_weights(name: str, suffix: str) -> bool:
 
 def _listed(folder: Path, index: str, names: list[str]) -> list[str]:
     try:
-        listed = set(
-            json.loads((folder / index).read_text(encoding="utf-8"))["weight_map"].values()
-        )
+        table = json.loads((folder / index).read_text(encoding="utf-8"))
+        listed = {str(file) for file in table["weight_map"].values()}
+        if not listed:
+            raise KeyError("weight_map is empty")
     except (json.JSONDecodeError, UnicodeDecodeError, KeyError, AttributeError, TypeError) as error:
         raise InputError(
             "The index of the weight files cannot be read",

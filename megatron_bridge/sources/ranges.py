@@ -34,7 +34,7 @@ class LocalFile:
         self.name, self.fetched = str(path), 0
         try:
             self._descriptor = os.open(path, os.O_RDONLY)
-        except OSError as error:
+        except (FileNotFoundError, IsADirectoryError, PermissionError) as error:
             raise InputError("A weight file cannot be read", where=path, got=error) from error
         self.size = os.fstat(self._descriptor).st_size
 

@@ -53,7 +53,8 @@ def tensors(file: Ranges) -> dict[str, Stored]:
             first, last = map(int, entry["data_offsets"])
         except (KeyError, TypeError, ValueError) as error:
             raise _damaged(file, f"entry {name}: {error!r}") from error
-        if last - first != math.prod(shape) * dtype.itemsize or start + last > file.size:
+        fits = 0 <= first <= last <= file.size - start and min(shape, default=0) >= 0
+        if not fits or last - first != math.prod(shape) * dtype.itemsize:
             raise _damaged(file, f"entry {name} of bytes {first} to {last}")
         found[name] = Stored(file, start + first, dtype, shape)
     return found

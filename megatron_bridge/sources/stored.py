@@ -46,6 +46,8 @@ class Stored:
         shape, place = self.shape, self.offset
         if shape:
             stop = shape[0] if stop is None else stop
+            if not 0 <= start <= stop <= shape[0]:
+                raise IndexError(f"rows {start} to {stop} of {shape[0]}")
             shape, place = (stop - start, *shape[1:]), place + start * self.row_bytes
         tensor = torch.empty(shape, dtype=self.dtype)
         if tensor.numel():

@@ -8,14 +8,14 @@ a `Stored`, so that a file of any size is read in pieces.
 from __future__ import annotations
 
 import io
+import math
 import pickle
 import zipfile
-from argparse import Namespace
 from collections import OrderedDict
 from collections.abc import Mapping
 from typing import Any
 
-from megatron_bridge.errors import InputError
+from megatron_bridge.errors import InputError, PipelineError
 from megatron_bridge.sources.ranges import Ranges
 from megatron_bridge.sources.stored import Stored
 
@@ -34,23 +34,8 @@ _STORAGES = {
 _DTYPES = {*_STORAGES.values(), "float8_e4m3fn", "float8_e5m2"}
 
 
-class Opaque:
-    """Stands for a value whose class is not built: its name only."""
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-
-    def __repr__(self) -> str:
-        return f"<{self.name}, not built>"
-
-
-def load(file: Ranges, inert: Mapping[tuple[str, str], Any] | None = None) -> Any:
+def load(file: Ranges) -> Any:
     """Return the tree of values in a file, each tensor as a `Stored`.
-
-    Args:
-        file: what `torch.save` wrote.
-        inert: further classes that the pickle may name, by module and name, each with what to
-            build in its place.
 
     Raises:
         InputError: no such file, a damaged one, or one that names anything else.
@@ -65,11 +50,11 @@ def load(file: Ranges, inert: Mapping[tuple[str, str], Any] | None = None) -> An
             if any(info.compress_type != zipfile.ZIP_STORED for info in places.values()):
                 raise _damaged(file, "a compressed archive")
             pickled = archive.read(name)
-    except (zipfile.BadZipFile, ValueError, OSError) as error:
+    except (zipfile.BadZipFile, ValueError, NotImplementedError, RuntimeError) as error:
         raise _damaged(file, error) from error
     try:
-        return _Unpickler(pickled, file, places, inert or {}).load()
-    except InputError:
+        return _Unpickler(pickled, file, places).load()
+    except PipelineError:
         raise
     # A damaged pickle can fail in any way that reading one can.
     except Exception as error:
@@ -79,36 +64,32 @@ def load(file: Ranges, inert: Mapping[tuple[str, str], Any] | None = None) -> An
 class _Storage:
     """A typed storage that the pickle names: its place in the file, in bytes."""
 
-    def __init__(self, offset: int, dtype: Any) -> None:
-        self.offset, self.dtype = offset, dtype
+    def __init__(self, offset: int, size: int, dtype: Any) -> None:
+        self.offset, self.size, self.dtype = offset, size, dtype
 
 
 class _Unpickler(pickle.Unpickler):
-    """Builds plain values, ordered dictionaries, namespaces and tensors by reference."""
+    """Builds plain values, ordered dictionaries and tensors by reference."""
 
     def __init__(
         self,
         pickled: bytes,
         file: Ranges,
         places: Mapping[str, zipfile.ZipInfo],
-        inert: Mapping[tuple[str, str], Any],
     ) -> None:
         super().__init__(io.BytesIO(pickled))
-        self._file, self._places, self._inert = file, places, inert
+        self._file, self._places = file, places
 
     def find_class(self, module: str, name: str) -> Any:
         """Return what stands for an allowed name; anything else is refused before it runs."""
         known: dict[tuple[str, str], Any] = {
             ("collections", "OrderedDict"): OrderedDict,
-            ("argparse", "Namespace"): Namespace,
             ("torch", "Size"): tuple,
             ("torch._utils", "_rebuild_tensor_v2"): self._tensor,
             ("torch._utils", "_rebuild_parameter"): lambda data, *_: data,
         }
         if (module, name) in known:
             return known[module, name]
-        if (module, name) in self._inert:
-            return self._inert[module, name]
         import torch
 
         if module == "torch" and name in _STORAGES:
@@ -130,7 +111,8 @@ class _Unpickler(pickle.Unpickler):
         kind, dtype, key, *_ = pid
         if kind != "storage":
             raise _damaged(self._file, f"a reference to {kind!r}")
-        return _Storage(self._data_offset(self._places[f"data/{key}"]), dtype)
+        info = self._places[f"data/{key}"]
+        return _Storage(self._data_offset(info), info.file_size, dtype)
 
     def _data_offset(self, info: zipfile.ZipInfo) -> int:
         # The local header repeats the name and may have another extra field than the directory.
@@ -155,7 +137,10 @@ class _Unpickler(pickle.Unpickler):
                 got=strides,
                 fix="save it anew with tensor.contiguous()",
             )
-        place = storage.offset + offset * storage.dtype.itemsize
+        item = storage.dtype.itemsize
+        if min(offset, *size, 0) < 0 or (offset + math.prod(size)) * item > storage.size:
+            raise _damaged(self._file, f"a tensor of {list(size)} beyond its storage")
+        place = storage.offset + offset * item
         return Stored(self._file, place, storage.dtype, tuple(size))
 
 

@@ -252,4 +252,4 @@ def test_a_proven_start_stays_proven_whatever_was_allowed(root, tmp_path) -> Non
 def test_a_text_that_cannot_be_read_is_told(root, tmp_path, capsys) -> None:
     arguments = ["verify", str(root / "llama"), str(root / "llama.ckpt"), "--text", "nowhere.txt"]
     assert command.main(arguments) == 2
-    assert "The text cannot be made into tokens" in capsys.readouterr().err
+    assert "The text cannot be read" in capsys.readouterr().err

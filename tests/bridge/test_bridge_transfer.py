@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -14,11 +15,12 @@ from typing import Any
 import pytest
 import torch
 import toys
+from safetensors.torch import load_file, save_file
 
-from megatron_bridge import conversion, runner, transfer
+from megatron_bridge import checkpoint, conversion, runner, transfer
 from megatron_bridge.blocks import PADDING, RowMap
 from megatron_bridge.convert import export_hf, import_hf
-from megatron_bridge.errors import ConfigError, InputError
+from megatron_bridge.errors import ConfigError, InputError, ProofError
 from megatron_bridge.journal import unfinished
 from megatron_bridge.layouts import (
     AS_IS,
@@ -181,6 +183,79 @@ def test_two_at_once_are_refused(tmp_path: Path) -> None:
 def test_too_little_memory_is_refused(model: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="at least"):
         import_hf(model, tmp_path / "ckpt", proof=TENSORS, memory=10**8)
+
+
+def test_a_journal_that_outlived_its_data_is_not_believed(tmp_path: Path) -> None:
+    first = unfinished(tmp_path / "out", {"model": 1})
+    _, journal = first.__enter__()
+    journal.note("write-0", [1])
+    first.__exit__(KeyboardInterrupt, KeyboardInterrupt(), None)
+    (tmp_path / ".out.unfinished" / "data").rmdir()  # as a kill right after the rename leaves it
+    with unfinished(tmp_path / "out", {"model": 1}) as (_, again):
+        assert again.get("write-0") is None
+
+
+def test_a_kill_in_the_commit_leaves_no_trace_in_the_next(tmp_path: Path) -> None:
+    (tmp_path / "weights").write_text("w")
+    (tmp_path / ".checkpoint.json.partial").write_text("{")
+    sizes = {"vocab_size": 3, "padded_vocab_size": 128, "iteration": 0, "consumed_samples": 0}
+    checkpoint.commit(tmp_path, **sizes, model_type="x", dtype="float32", optimizer=False)
+    assert [file.path for file in checkpoint.read_info(tmp_path).files] == ["weights"]
+
+
+def test_rows_too_many_and_too_few_are_another_model(
+    small: None, model: Path, tmp_path: Path
+) -> None:
+    import_hf(model, tmp_path / "ckpt", proof=TENSORS)
+    tensors = load_file(model / "model.safetensors")
+    name = "model.embed_tokens.weight"
+    for rows in (torch.cat([tensors[name], tensors[name][:2]]), tensors[name][:-2]):
+        folder = tmp_path / f"hf{len(rows)}"
+        shutil.copytree(model, folder)
+        changed = {**tensors, name: rows.contiguous()}
+        save_file(changed, folder / "model.safetensors", metadata={"format": "pt"})
+        found = verify(folder, tmp_path / "ckpt", TENSORS)
+        assert not found["holds"]
+        assert name in found["problems"][0]
+
+
+def test_a_second_look_sees_what_has_changed(model: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "hf"
+    shutil.copytree(model, folder)
+    import_hf(folder, tmp_path / "ckpt", proof=TENSORS)
+    assert verify(folder, tmp_path / "ckpt", TENSORS)["holds"]
+    tensors = load_file(folder / "model.safetensors")
+    tensors["model.norm.weight"][0] += 1
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    assert not verify(folder, tmp_path / "ckpt", TENSORS)["holds"]
+
+
+@pytest.mark.parametrize(("first", "second"), [("float16", "bfloat16"), ("bfloat16", "float32")])
+def test_a_cast_is_told_from_a_difference(
+    model: Path, tmp_path: Path, first: str, second: str
+) -> None:
+    folder = tmp_path / "hf"
+    shutil.copytree(model, folder)
+    tensors = load_file(folder / "model.safetensors")
+    save_file(
+        {name: tensor.to(getattr(torch, first)) for name, tensor in tensors.items()},
+        folder / "model.safetensors",
+        metadata={"format": "pt"},
+    )
+    found = import_hf(folder, tmp_path / "ckpt", second, proof=TENSORS)
+    assert found["holds"]
+    assert found["dtype"]["cast"]
+
+
+def test_a_value_too_large_for_the_cast_is_seen(model: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "hf"
+    shutil.copytree(model, folder)
+    tensors = load_file(folder / "model.safetensors")
+    tensors["model.norm.weight"][3] = 3.4e38
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(ProofError, match=r"model\.norm\.weight overflows"):
+        import_hf(folder, tmp_path / "ckpt", "bfloat16", proof=TENSORS)
+    assert not (tmp_path / "ckpt").exists()
 
 
 if __name__ == "__main__":

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import io
 import os
 import pickle
@@ -43,7 +42,6 @@ def test_torch_rows_are_torchs(tmp_path: Path, dtype: torch.dtype) -> None:
     whole = some(dtype)
     tree = {
         "model": {"w": whole, "view": whole[2:4]},
-        "args": argparse.Namespace(num_layers=4, name="x"),
         "list": [1, 2.5, None, True, torch.Size([3])],
         "parameter": torch.nn.Parameter(whole.float()),
     }
@@ -52,7 +50,6 @@ def test_torch_rows_are_torchs(tmp_path: Path, dtype: torch.dtype) -> None:
     assert torch.equal(found["model"]["w"].read(), whole)
     assert torch.equal(found["model"]["view"].read(1, 2), whole[3:4])
     assert torch.equal(found["parameter"].read(), whole.float())
-    assert found["args"] == argparse.Namespace(num_layers=4, name="x")
     assert found["list"] == [1, 2.5, None, True, (3,)]
 
 
