@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import os
 import pickle
 import zipfile
@@ -15,8 +14,7 @@ from safetensors.torch import save_file
 
 from megatron_bridge.errors import InputError
 from megatron_bridge.sources import safetensors_file, torch_file
-from megatron_bridge.sources.ranges import LocalFile, RemoteFile
-from megatron_bridge.sources.stored import Stored
+from megatron_bridge.sources.ranges import LocalFile
 
 DTYPES = [torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.uint8]
 
@@ -103,22 +101,6 @@ def test_a_header_that_points_outside_the_file_is_bad_input(tmp_path: Path) -> N
     path.write_bytes(len(header).to_bytes(8, "little") + header + b"\0" * 12)
     with pytest.raises(InputError, match="bytes 0 to 16"):
         safetensors_file.tensors(LocalFile(path))
-
-
-def test_a_file_behind_a_url_is_read_by_ranges() -> None:
-    import fsspec
-
-    memory = fsspec.filesystem("memory")
-    buffer = io.BytesIO()
-    torch.save({"w": some(torch.float32)}, buffer)
-    memory.pipe("/x.pt", buffer.getvalue())
-    file = RemoteFile(memory, "/x.pt")
-    stored: Stored = torch_file.load(file)["w"]
-    before = file.fetched
-    assert torch.equal(stored.read(2, 3), some(torch.float32)[2:3])
-    assert file.fetched - before == 7 * 3 * 4
-    with pytest.raises(InputError, match="no such file"):
-        RemoteFile(memory, "/y.pt")
 
 
 def test_old_pickles_without_a_zip_are_told_apart(tmp_path: Path) -> None:
