@@ -28,6 +28,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "families")]
 # Products of float32 in TF32 would differ in the third digit; read when CUDA's libraries start.
 os.environ["NVIDIA_TF32_OVERRIDE"] = "0"
 
+# These come after the path and the switch above, which they need.
 import family_bench  # noqa: E402
 import torch  # noqa: E402
 from family_cases import Case  # noqa: E402

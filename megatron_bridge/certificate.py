@@ -95,6 +95,8 @@ def doubt(folder: Path) -> str | None:
         return f"its {CERTIFICATE} cannot be read"
     if not isinstance(certificate, dict) or certificate.get("holds") is not True:
         return f"its {CERTIFICATE} does not hold"
+    if "architecture" not in certificate:
+        return f"its {CERTIFICATE} compares the tensors only, not the model that Megatron builds"
     return _ORIGIN.format(CERTIFICATE) if certificate.get("proven") is False else None
 
 

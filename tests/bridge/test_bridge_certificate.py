@@ -215,6 +215,7 @@ def test_train_refuses_a_checkpoint_without_a_certificate_that_holds(root, tmp_p
         runs.train(_spec(root, bare, tmp_path / "run"))
     for text, words in (
         ('{"holds": false, "problems": ["x"]}', "does not hold"),
+        ('{"holds": true, "proven": true}', "the tensors only"),
         ("{}", "does not hold"),
         ("[", "cannot be read"),
     ):

@@ -14,7 +14,7 @@ from tasks.core.errors import ProofError
 from tasks.core.stage import Context
 from tasks.export.task import ExportConfig, export
 
-HOLDS = {"holds": True, "proven": True}
+HOLDS = {"holds": True, "proven": True, "architecture": {}}
 
 
 def run(
@@ -102,11 +102,12 @@ def test_what_eas_would_refuse_is_refused_here(wrong: dict[str, Any]) -> None:
     [
         (None, "has no certificate"),
         ({"holds": False}, "does not hold"),
-        ({"holds": True, "proven": False}, "from a checkpoint without proof"),
+        (HOLDS | {"proven": False}, "from a checkpoint without proof"),
+        ({"holds": True, "proven": True}, "the tensors only"),
     ],
 )
 def test_a_model_that_is_not_proven_is_refused_unless_somebody_insists(
-    tmp_path: Path, certificate: dict[str, bool] | None, words: str
+    tmp_path: Path, certificate: dict[str, Any] | None, words: str
 ) -> None:
     (tmp_path / "first").mkdir()
     with pytest.raises(ProofError, match=words) as caught:

@@ -15,7 +15,6 @@ from pydantic import BaseModel
 from megatron_bridge import checkpoint, resume, torch_dist
 from megatron_bridge.config import TrainConfig, TrainSpec
 from megatron_bridge.convert import import_hf
-from megatron_bridge.proof import TENSORS
 from tasks.core.artifacts import MegatronCheckpoint, TokenDataset
 from tasks.core.errors import ConfigError
 from tasks.core.stage import Context, Outcome, stage
@@ -52,7 +51,7 @@ def tokens(config: FolderConfig, ctx: Context) -> dict[str, Any]:
 def line(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     root = tmp_path_factory.mktemp("train_stage")
     toys.hf_model("qwen2", root / "hf")
-    import_hf(root / "hf", root / "start", proof=TENSORS)
+    import_hf(root / "hf", root / "start")
     store = Store(root / "store")
     inputs = {
         "start": start.build(store, FolderConfig(folder=str(root / "start"))).artifact,

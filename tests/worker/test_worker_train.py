@@ -20,7 +20,6 @@ from megatron_bridge.config import TrainConfig, TrainSpec
 from megatron_bridge.convert import import_hf
 from megatron_bridge.errors import ConfigError, ProofError, RetryableError
 from megatron_bridge.launch.local import LocalLauncher
-from megatron_bridge.proof import TENSORS
 
 HERE = Path(__file__).parent
 CONFIG = TrainConfig(
@@ -40,7 +39,7 @@ class Toy:
     def __init__(self, root: Path) -> None:
         self.root = root
         toys.hf_model("qwen3", root / "hf")
-        import_hf(root / "hf", root / "start", proof=TENSORS)
+        import_hf(root / "hf", root / "start")
         toys.indexed_dataset(root / "train")
 
     def spec(self, name: str, **changes: Any) -> TrainSpec:
