@@ -14,7 +14,7 @@ from megatron_bridge.config import DType
 from megatron_bridge.errors import InputError, MappingError
 from megatron_bridge.layouts import NORMALIZED_VOCAB, VOCAB, ModelShape
 from megatron_bridge.mapping import Bound, Family, Slot
-from megatron_bridge.sources.stored import BLOCK_BYTES, Stored, raw
+from megatron_bridge.sources.stored import Readable, blocks, raw
 
 if TYPE_CHECKING:
     import torch
@@ -44,11 +44,10 @@ class Conversion:
     @classmethod
     def of_weights(cls, weights: hf.Weights) -> Conversion:
         """Read the `config.json` beside weights, and see how they name their tensors."""
-        model = cls.of_folder(weights.folder)
-        _refuse_quantized(model.config, weights)
+        model = cls.of_folder(weights.source.files)
         prefix = model.family.prefix
         if prefix and not any(name.startswith(prefix) for name in weights.names):
-            return cls.of_folder(weights.folder, hf_prefix=False)
+            return cls.of_folder(weights.source.files, hf_prefix=False)
         return model
 
     def as_native(self) -> Conversion:
@@ -124,7 +123,7 @@ class Conversion:
         if not _equal(weights.stored(copy), weights.stored(original)):
             raise MappingError(
                 "config.json says that the embeddings are tied, and the weights differ",
-                where=f"{weights.folder}: {copy} and {original}",
+                where=f"{weights.source.weights}: {copy} and {original}",
                 expected="equal tensors, or one of them",
                 got="two different tensors",
                 fix="set tie_word_embeddings to false if the output layer was trained apart",
@@ -132,32 +131,13 @@ class Conversion:
         return copy
 
 
-def _refuse_quantized(config: dict[str, Any], weights: hf.Weights) -> None:
-    scales = [name for name in weights.names if name.endswith("_scale_inv")]
-    how = config.get("quantization_config") or {}
-    how = how if isinstance(how, dict) else {"quant_method": how}
-    if scales or how:
-        raise InputError(
-            "The weights are quantised",
-            where=weights.folder,
-            expected="weights in bfloat16, float16 or float32, and no quantization_config",
-            got=f"{how.get('quant_method', 'quantised weights')}, with {len(scales)} scales",
-            fix="give the model in bfloat16, or dequantise it first",
-        )
-
-
 def cast(bound: Bound, wanted: DType | None, own: torch.dtype) -> torch.dtype:
     """Return the number format that a tensor has after a cast of the model; None casts nothing."""
     return own if wanted is None or bound.row.keeps_dtype else hf.dtype_of(wanted)
 
 
-def _equal(one: Stored, other: Stored) -> bool:
+def _equal(one: Readable, other: Readable) -> bool:
     """Compare two tensors bit by bit, in blocks of rows."""
     if one.shape != other.shape or one.dtype != other.dtype:
         return False
-    height = max(1, BLOCK_BYTES // max(1, one.row_bytes))
-    return all(
-        raw(one.read(start, min(start + height, one.shape[0])))
-        == raw(other.read(start, min(start + height, one.shape[0])))
-        for start in range(0, one.shape[0], height)
-    )
+    return all(raw(one.read(*rows)) == raw(other.read(*rows)) for rows in blocks(one))

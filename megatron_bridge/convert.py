@@ -23,6 +23,8 @@ from megatron_bridge.journal import unfinished
 from megatron_bridge.mapping import check
 from megatron_bridge.proof import EVERYTHING, Proof, add_answers, add_architecture
 from megatron_bridge.runner import Progress, Runner
+from megatron_bridge.sources import source as sources
+from megatron_bridge.sources.source import Source
 from megatron_bridge.transfer import Job
 from megatron_bridge.verify import certify
 
@@ -57,53 +59,9 @@ def import_hf(
         MappingError: a tensor that no row claims, or one that is missing.
         ProofError: what was written differs from what was read, or is not the same model.
     """
-    hf_dir, out = Path(hf_dir).resolve(), Path(out)
-    with hf.Weights(hf_dir) as weights:
-        model = Conversion.of_weights(weights)
-        proof.check(model)
-        _refuse(check(model.family, model.shape, hf_names=model.weight_names(weights)), hf_dir)
-        source = weights.state()
-    job = Job(hf_dir, weights=hf_dir, hf_prefix=model.hf_prefix, dtype=dtype)
-    one = transfer.side(job)
-    specs = [one.packed_spec(bound) for bound in model.bounds]
-    amounts = [(kind, math.prod(shape)) for shape, kind in specs]
-    pieces = transfer.groups(one, one.packed_spec, parts=False)
-    identity: dict[str, Any] = {"import": str(hf_dir), "files": source, "dtype": dtype}
-    identity |= {"config": model.config, "pieces": repr(pieces), "version": VERSION}
-    size = sum(kind.itemsize * count for kind, count in amounts)
-    run = Runner(2 * len(model.bounds), memory, size, progress)
-    with unfinished(out, identity, scratch) as (partial, journal):
-        commit = functools.partial(
-            checkpoint.commit,
-            partial,
-            iteration=0,
-            consumed_samples=0,
-            model_type=model.family.model_type,
-            dtype=hf.dtype_name(hf.main_dtype(amounts)),
-            vocab_size=model.shape.vocab,
-            padded_vocab_size=model.shape.padded_vocab,
-            optimizer=False,
-            hf_prefix=model.hf_prefix,
-            proven=not certificate.is_doubtful_origin(hf_dir),
-        )
-        with proof.begin(model) as building:
-            written = run(
-                functools.partial(transfer.write_checkpoint, job, partial),
-                pieces,
-                journal,
-                "write",
-            )
-            placed = (torch_dist.Placed(**block) for group in written for block in group)
-            torch_dist.write_index(partial, placed)
-            _carry(hf_dir, partial / checkpoint.HF_FILES)
-            found = certify("import", replace(job, checkpoint=partial), run, journal)
-            add_architecture(found, model, hf_dir, building)
-        if proof.runs and found["holds"]:
-            commit()
-            add_answers(found, proof, hf_dir, partial)
-        certificate.write(found, partial)
-        commit()
-    return found
+    out = Path(out)
+    with sources.opened(hf_dir) as source:
+        return _import(source, out, dtype, progress, proof, memory, scratch)
 
 
 @transfer.closing()
@@ -174,10 +132,68 @@ def export_hf(
             if model.config != families.read_config(carried):
                 _write_config(partial / "config.json", model.config)
             _name_dtype(partial / "config.json", main_dtype)
-            found = certify("export", replace(job, weights=partial), run, journal)
+            found = certify("export", replace(job, source=Source.of_folder(partial)), run, journal)
             add_architecture(found, model, partial, building)
         add_answers(found, proof, partial, folder)
         certificate.write(found, partial)
+    return found
+
+
+def _import(
+    source: Source,
+    out: Path,
+    dtype: DType | None,
+    progress: Progress | None,
+    proof: Proof,
+    memory: int | None,
+    scratch: Path | None,
+) -> dict[str, Any]:
+    with hf.Weights(source) as weights:
+        model = Conversion.of_weights(weights)
+        proof.check(model)
+        names = model.weight_names(weights)
+        _refuse(check(model.family, model.shape, hf_names=names), source.weights)
+        state = weights.state()
+    job = Job(source.files, source, hf_prefix=model.hf_prefix, dtype=dtype)
+    one = transfer.side(job)
+    specs = [one.packed_spec(bound) for bound in model.bounds]
+    amounts = [(kind, math.prod(shape)) for shape, kind in specs]
+    pieces = transfer.groups(one, one.packed_spec, parts=False)
+    identity: dict[str, Any] = {"import": source.weights, "files": state, "dtype": dtype}
+    identity |= {"config": model.config, "pieces": repr(pieces), "version": VERSION}
+    size = sum(kind.itemsize * count for kind, count in amounts)
+    run = Runner(2 * len(model.bounds), memory, size, progress)
+    with unfinished(out, identity, scratch) as (partial, journal):
+        commit = functools.partial(
+            checkpoint.commit,
+            partial,
+            iteration=0,
+            consumed_samples=0,
+            model_type=model.family.model_type,
+            dtype=hf.dtype_name(hf.main_dtype(amounts)),
+            vocab_size=model.shape.vocab,
+            padded_vocab_size=model.shape.padded_vocab,
+            optimizer=False,
+            hf_prefix=model.hf_prefix,
+            proven=not certificate.is_doubtful_origin(source.files),
+        )
+        with proof.begin(model) as building:
+            written = run(
+                functools.partial(transfer.write_checkpoint, job, partial),
+                pieces,
+                journal,
+                "write",
+            )
+            placed = (torch_dist.Placed(**block) for group in written for block in group)
+            torch_dist.write_index(partial, placed)
+            _carry(source.files, partial / checkpoint.HF_FILES)
+            found = certify("import", replace(job, checkpoint=partial), run, journal)
+            add_architecture(found, model, source.files, building)
+        if proof.runs and found["holds"]:
+            commit()
+            add_answers(found, proof, source.files, partial)
+        certificate.write(found, partial)
+        commit()
     return found
 
 
@@ -205,7 +221,7 @@ def _write_config(path: Path, config: dict[str, Any]) -> None:
     path.write_text(json.dumps(config, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
-def _refuse(problems: list[str], where: Path) -> None:
+def _refuse(problems: list[str], where: Path | str) -> None:
     if problems:
         shown = "; ".join(problems[:8])
         more = f"; and {len(problems) - 8} more" if len(problems) > 8 else ""

@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from megatron_bridge.errors import InputError
-from megatron_bridge.sources import folder as sources
 from megatron_bridge.sources.safetensors_file import CODES
-from megatron_bridge.sources.stored import Stored
+from megatron_bridge.sources.source import Source
+from megatron_bridge.sources.stored import Readable
 
 if TYPE_CHECKING:
     import torch
@@ -49,13 +49,13 @@ class TensorSpec:
 
 
 class Weights:
-    """The tensors of a folder's weight files, read by ranges."""
+    """The tensors of a model, read by ranges."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = Path(folder)
+    def __init__(self, source: Source) -> None:
+        self.source = source
         self._closing = ExitStack()
         with self._closing:
-            self._tensors = sources.find(self.folder, self._closing)
+            self._tensors, self._files = source.tensors(self._closing)
             # All is well: what was opened stays open until `close`.
             self._closing = self._closing.pop_all()
 
@@ -64,15 +64,13 @@ class Weights:
         """Every tensor's name, sorted."""
         return sorted(self._tensors)
 
-    def stored(self, name: str) -> Stored:
+    def stored(self, name: str) -> Readable:
         """Return a tensor where it lies."""
         return self._tensors[name]
 
     def state(self) -> list[list[Any]]:
-        """Return path, size and time of change of every weight file, in nanoseconds."""
-        files = sorted({tensor.file.name for tensor in self._tensors.values()})
-        stats = [(file, os.stat(file)) for file in files]
-        return [[file, stat.st_size, stat.st_mtime_ns] for file, stat in stats]
+        """Return name, size and state of every weight file."""
+        return sorted([file.name, file.size, file.state] for file in self._files)
 
     def spec(self, name: str) -> TensorSpec:
         """Return dtype and shape without reading the data."""
@@ -80,7 +78,7 @@ class Weights:
         if dtype_name(tensor.dtype) not in _FORMATS:
             raise InputError(
                 "A weight's number format is not supported",
-                where=f"{tensor.file.name}, {name}",
+                where=f"{tensor.where}, {name}",
                 expected=" or ".join(_FORMATS),
                 got=dtype_name(tensor.dtype),
                 fix="convert the weights to bfloat16 or float32 first",

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from megatron_bridge import hf, torch_dist
 from megatron_bridge.blocks import PADDING, RowMap
@@ -23,6 +23,7 @@ from megatron_bridge.config import DType
 from megatron_bridge.conversion import Conversion, cast
 from megatron_bridge.errors import MappingError
 from megatron_bridge.mapping import Bound
+from megatron_bridge.sources.source import Source
 from megatron_bridge.sources.stored import BLOCK_BYTES, raw
 
 if TYPE_CHECKING:
@@ -45,6 +46,7 @@ class Piece:
 
 
 Group = list[Piece]
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -53,8 +55,8 @@ class Job:
 
     config: Path
     """The folder of the Hugging Face side's `config.json`."""
-    weights: Path | None = None
-    """The Hugging Face folder, where it is read."""
+    source: Source | None = None
+    """The Hugging Face side, where it is read."""
     checkpoint: Path | None = None
     """The Megatron side, where it is read."""
     hf_prefix: bool = True
@@ -75,7 +77,7 @@ class Side:
     @functools.cached_property
     def weights(self) -> hf.Weights:
         """The Hugging Face side."""
-        return hf.Weights(_given(self.job.weights))
+        return hf.Weights(_given(self.job.source))
 
     @functools.cached_property
     def reader(self) -> torch_dist.Reader:
@@ -346,7 +348,7 @@ def _chunk(one: Side, piece: Piece) -> torch_dist.Chunk:
     )
 
 
-def _given(path: Path | None) -> Path:
-    if path is None:
+def _given(side: T | None) -> T:
+    if side is None:
         raise ValueError("this side of the job was not named")
-    return path
+    return side

@@ -21,6 +21,8 @@ from megatron_bridge.layouts import VOCAB
 from megatron_bridge.mapping import check
 from megatron_bridge.proof import EVERYTHING, Proof, add_answers, add_architecture
 from megatron_bridge.runner import Progress, Runner
+from megatron_bridge.sources import source as sources
+from megatron_bridge.sources.source import Source
 from megatron_bridge.transfer import Job
 
 if TYPE_CHECKING:
@@ -49,18 +51,25 @@ def verify(
     Raises:
         ConfigError, InputError: one side cannot be read.
     """
-    hf_dir, folder = Path(hf_dir).resolve(), Path(folder).resolve()
+    folder = Path(folder).resolve()
     checkpoint.read_info(folder)
-    with hf.Weights(hf_dir) as weights:
+    with sources.opened(hf_dir) as source:
+        return _verify(source, folder, proof, memory, progress)
+
+
+def _verify(
+    source: Source, folder: Path, proof: Proof, memory: int | None, progress: Progress | None
+) -> dict[str, Any]:
+    with hf.Weights(source) as weights:
         prefix = Conversion.of_weights(weights).hf_prefix
-    job = Job(hf_dir, weights=hf_dir, checkpoint=folder, hf_prefix=prefix)
+    job = Job(source.files, source, folder, hf_prefix=prefix)
     proof.check(transfer.side(job).model)
     with proof.begin(Conversion.of_folder(folder / checkpoint.HF_FILES)) as building:
         one = transfer.side(job)
         run = Runner(len(one.model.bounds), memory, one.total_bytes, progress)
         found = certify("verify", job, run)
-        add_architecture(found, one.model, hf_dir, building)
-    add_answers(found, proof, hf_dir, folder)
+        add_architecture(found, one.model, source.files, building)
+    add_answers(found, proof, source.files, folder)
     return found
 
 
@@ -98,12 +107,12 @@ def certify(kind: str, job: Job, run: Runner, journal: Journal | None = None) ->
     parameters = sum(math.prod(weights.spec(name).shape) for name in digests)
     others = sorted(key for key in reader.shapes() if not torch_dist.is_model_key(key))
     folder = reader.folder
-    carried = _compare_files(weights.folder, folder, problems if kind == "verify" else [])
+    carried = _compare_files(weights.source.files, folder, problems if kind == "verify" else [])
     return {
         "kind": kind,
         "holds": not problems,
         "problems": problems,
-        "proven": not certificate.is_doubtful_origin(weights.folder)
+        "proven": not certificate.is_doubtful_origin(weights.source.files)
         if kind == "import"
         else certificate.doubt_of_checkpoint(folder) is None,
         "model_type": model.family.model_type,

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable
-from contextlib import ExitStack
-from pathlib import Path
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from megatron_bridge.errors import InputError
 from megatron_bridge.sources import safetensors_file, torch_file
-from megatron_bridge.sources.ranges import LocalFile, Ranges
-from megatron_bridge.sources.stored import Stored
+from megatron_bridge.sources.ranges import Ranges
+from megatron_bridge.sources.stored import Readable, Stored
+
+Open = Callable[[str], Ranges]
+"""Opens a file of the folder by its name."""
 
 KINDS = (
     ("model.safetensors.index.json", ".safetensors", safetensors_file.tensors),
@@ -20,24 +21,23 @@ KINDS = (
 """Kinds of weight files, the preferred first: index, suffix and reader."""
 
 
-def find(folder: Path, closing: ExitStack) -> dict[str, Stored]:
+def find(folder: str, present: Sequence[str], opened: Open) -> dict[str, Readable]:
     """Return every tensor of a folder's weight files by name.
 
     Args:
-        folder: where the files lie.
-        closing: closes the files.
+        folder: where the files lie, for errors.
+        present: the names of its files.
+        opened: opens one of them.
 
     Raises:
         InputError: no weight files, one that is missing or damaged, or a name in two files.
     """
-    present = sorted(path.name for path in folder.glob("*") if path.is_file())
     for index, suffix, read in KINDS:
-        names = [name for name in present if _is_weights(name, suffix)]
+        names = [name for name in sorted(present) if _is_weights(name, suffix)]
         if index in present:
-            names = _listed(folder, index, names)
+            names = _listed(folder, opened(index), names)
         if names:
-            files = (_opened(folder / name, closing) for name in names)
-            return _merged(files, read)
+            return _merged(map(opened, names), read)
     raise InputError(
         "The model folder has no weights",
         where=folder,
@@ -52,16 +52,16 @@ def _is_weights(name: str, suffix: str) -> bool:
     return name.endswith(suffix) and (suffix != ".bin" or name.startswith("pytorch_model"))
 
 
-def _listed(folder: Path, index: str, names: list[str]) -> list[str]:
+def _listed(folder: str, index: Ranges, names: list[str]) -> list[str]:
     try:
-        table = json.loads((folder / index).read_text(encoding="utf-8"))
+        table = json.loads(index.read(0, index.size))
         listed = {str(file) for file in table["weight_map"].values()}
         if not listed:
             raise KeyError("weight_map is empty")
     except (json.JSONDecodeError, UnicodeDecodeError, KeyError, AttributeError, TypeError) as error:
         raise InputError(
             "The index of the weight files cannot be read",
-            where=folder / index,
+            where=index.name,
             expected="a table with weight_map",
             got=repr(error),
             fix="fetch the file again",
@@ -70,23 +70,17 @@ def _listed(folder: Path, index: str, names: list[str]) -> list[str]:
         raise InputError(
             "A weight file is missing",
             where=folder,
-            expected=f"the files that {index} lists",
+            expected="the files that the index lists",
             got=f"no {', '.join(missing)}",
             fix="fetch the missing files",
         )
     return sorted(listed)
 
 
-def _opened(path: Path, closing: ExitStack) -> LocalFile:
-    file = LocalFile(path)
-    closing.callback(file.close)
-    return file
-
-
 def _merged(
     files: Iterable[Ranges], read: Callable[[Ranges], dict[str, Stored]]
-) -> dict[str, Stored]:
-    found: dict[str, Stored] = {}
+) -> dict[str, Readable]:
+    found: dict[str, Readable] = {}
     for file in files:
         for name, tensor in read(file).items():
             if name in found:
@@ -94,7 +88,7 @@ def _merged(
                     "A tensor is in two weight files",
                     where=name,
                     expected="every tensor once",
-                    got=f"{found[name].file.name} and {file.name}",
+                    got=f"{found[name].where} and {file.name}",
                     fix="remove the file that does not belong to the model",
                 )
             found[name] = tensor

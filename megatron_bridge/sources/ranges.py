@@ -14,6 +14,8 @@ class Ranges(Protocol):
 
     name: str
     size: int
+    state: str
+    """Changes with the file's content, as far as its place tells."""
 
     def read(self, offset: int, length: int) -> bytes:
         """Return exactly `length` bytes from `offset`."""
@@ -34,7 +36,8 @@ class LocalFile:
             self._descriptor = os.open(path, os.O_RDONLY)
         except (FileNotFoundError, IsADirectoryError, PermissionError) as error:
             raise InputError("A weight file cannot be read", where=path, got=error) from error
-        self.size = os.fstat(self._descriptor).st_size
+        stat = os.fstat(self._descriptor)
+        self.size, self.state = stat.st_size, f"{stat.st_ino} {stat.st_mtime_ns}"
 
     def read(self, offset: int, length: int) -> bytes:
         """Return exactly `length` bytes from `offset`."""
@@ -60,7 +63,7 @@ class Part:
     """A range of a file, as a file of its own."""
 
     def __init__(self, file: Ranges, offset: int, size: int) -> None:
-        self.name, self.size = file.name, size
+        self.name, self.size, self.state = file.name, size, file.state
         self._file, self._offset = file, offset
 
     def read(self, offset: int, length: int) -> bytes:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from megatron_bridge.sources.ranges import Ranges
 
@@ -16,6 +17,25 @@ BLOCK_BYTES = 32 * 2**20
 """Tensors larger than this pass in blocks of rows."""
 
 
+class Readable(Protocol):
+    """A tensor that gives any of its rows without the others."""
+
+    @property
+    def where(self) -> str:
+        """The file it lies in, for errors."""
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The number format that `read` gives."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Its dimensions."""
+
+    def read(self, start: int = 0, stop: int | None = None) -> torch.Tensor:
+        """Return rows `start` to `stop`, [stop - start, ...]; a tensor without rows whole."""
+
+
 @dataclass(frozen=True)
 class Stored:
     """A row-major tensor at an offset of a file."""
@@ -25,6 +45,11 @@ class Stored:
     """Of the first element, in bytes."""
     dtype: torch.dtype
     shape: tuple[int, ...]
+
+    @property
+    def where(self) -> str:
+        """The file's name."""
+        return self.file.name
 
     @property
     def row_bytes(self) -> int:
@@ -53,6 +78,14 @@ class Stored:
         if tensor.numel():
             self.file.read_into(place, raw(tensor))
         return tensor
+
+
+def blocks(tensor: Readable) -> Iterator[tuple[int, int]]:
+    """Yield first and last row of blocks that make up a tensor with rows."""
+    row_bytes = math.prod(tensor.shape[1:]) * tensor.dtype.itemsize
+    height = max(1, BLOCK_BYTES // max(1, row_bytes))
+    for start in range(0, tensor.shape[0], height):
+        yield start, min(start + height, tensor.shape[0])
 
 
 def raw(tensor: torch.Tensor) -> memoryview:

@@ -17,7 +17,7 @@ import torch
 import toys
 from safetensors.torch import load_file, save_file
 
-from megatron_bridge import checkpoint, conversion, runner, transfer
+from megatron_bridge import checkpoint, runner, transfer
 from megatron_bridge.blocks import PADDING, RowMap
 from megatron_bridge.convert import export_hf, import_hf
 from megatron_bridge.errors import ConfigError, InputError, ProofError
@@ -31,6 +31,7 @@ from megatron_bridge.layouts import (
     ModelShape,
 )
 from megatron_bridge.proof import TENSORS
+from megatron_bridge.sources import stored
 from megatron_bridge.verify import verify
 
 SHAPE = ModelShape(layers=1, hidden=7, heads=6, kv_heads=2, head_dim=3, vocab=11, padded_vocab=16)
@@ -75,7 +76,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 def cut_small(set_attribute: Any = setattr) -> None:
     set_attribute(transfer, "BLOCK_BYTES", 5000)
     set_attribute(transfer, "GROUP_BYTES", 20000)
-    set_attribute(conversion, "BLOCK_BYTES", 3000)
+    set_attribute(stored, "BLOCK_BYTES", 3000)
 
 
 def digests(folder: Path) -> dict[str, str]:

@@ -16,6 +16,7 @@ from megatron_bridge.convert import import_hf
 from megatron_bridge.errors import InputError
 from megatron_bridge.hf import Weights
 from megatron_bridge.proof import TENSORS
+from megatron_bridge.sources.source import Source
 
 Tensors = dict[str, torch.Tensor]
 
@@ -54,7 +55,7 @@ def _in_two(folder: Path, tensors: Tensors, file: str, index: str, write: Any) -
 def test_every_kind_gives_the_same_tensors(model: Any, tmp_path: Path, write: Any) -> None:
     folder, tensors = model
     write(folder, tensors)
-    with Weights(folder) as weights:
+    with Weights(Source.of_folder(folder)) as weights:
         assert weights.names == sorted(tensors)
         assert all(torch.equal(weights.read(name), tensors[name]) for name in tensors)
 
@@ -94,7 +95,7 @@ def test_one_name_in_two_files_is_refused(model: Any) -> None:
     save_file(tensors, folder / "a.safetensors")
     save_file({"lm_head.weight": tensors["lm_head.weight"]}, folder / "b.safetensors")
     with pytest.raises(InputError, match="in two weight files"):
-        Weights(folder)
+        Weights(Source.of_folder(folder))
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"weight_map": {"a": "gone.safetensors"}}'])
@@ -103,11 +104,11 @@ def test_a_bad_index_is_bad_input(model: Any, text: str) -> None:
     save_file(tensors, folder / "model.safetensors")
     (folder / "model.safetensors.index.json").write_text(text)
     with pytest.raises(InputError):
-        Weights(folder)
+        Weights(Source.of_folder(folder))
 
 
 def test_a_torch_file_that_is_no_table_of_tensors_is_refused(model: Any) -> None:
     folder, tensors = model
     torch.save({"model": tensors, "step": 3}, folder / "pytorch_model.bin")
     with pytest.raises(InputError, match="other than tensors"):
-        Weights(folder)
+        Weights(Source.of_folder(folder))
