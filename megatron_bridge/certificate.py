@@ -43,6 +43,12 @@ def lines(certificate: Certificate) -> list[str]:
             f" has {built['parameters']['padding']:,} parameters more, as padding"
         )
     told += _answers(certificate)
+    if lost := certificate.get("dequantised"):
+        formats = ", ".join(f"{count} {name}" for name, count in lost["formats"].items())
+        told.append(
+            f"DEQUANTISED: {lost['tensors']} tensors ({formats}) to {' and '.join(lost['to'])}; "
+            "what is exported cannot be bit for bit the quantised file"
+        )
     told += [f"left out: {name}" for name in coverage["buffers_left_out"]]
     told += [f"left out: {name}" for name in coverage["tied_copies_left_out"]]
     told += [

@@ -13,6 +13,7 @@ from pathlib import Path
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from megatron_bridge.errors import InputError
+from megatron_bridge.mapping import VOCAB_DIVISOR
 
 MARK = "checkpoint.json"
 HF_FILES = "hf"
@@ -28,6 +29,18 @@ class CheckpointFile(BaseModel):
     bytes: int
 
 
+class Dequantised(BaseModel):
+    """What quantised weights a checkpoint was made from."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    formats: dict[str, int]
+    """Tensors by the format that they lay in."""
+    tensors: int
+    to: tuple[str, ...]
+    """The number formats that they became."""
+
+
 class CheckpointInfo(BaseModel):
     """The commit mark `checkpoint.json`."""
 
@@ -40,11 +53,15 @@ class CheckpointInfo(BaseModel):
     dtype: str
     vocab_size: int
     padded_vocab_size: int
+    vocab_divisor: int = VOCAB_DIVISOR
+    """`padded_vocab_size` is the next multiple of it."""
     optimizer: bool
     hf_prefix: bool = True
     """False where the Hugging Face file left the family's prefix off its names."""
     proven: bool = True
     """False for whatever comes from weights whose conversion has no certificate that holds."""
+    dequantised: Dequantised | None = None
+    """Set for whatever comes from quantised weights."""
     files: tuple[CheckpointFile, ...]
 
 
@@ -58,8 +75,10 @@ def commit(
     vocab_size: int,
     padded_vocab_size: int,
     optimizer: bool,
+    vocab_divisor: int = VOCAB_DIVISOR,
     hf_prefix: bool = True,
     proven: bool = True,
+    dequantised: Dequantised | None = None,
 ) -> CheckpointInfo:
     """Sync every file of `folder` to disk, then write the commit mark in one atomic step."""
     files = []
@@ -77,9 +96,11 @@ def commit(
         dtype=dtype,
         vocab_size=vocab_size,
         padded_vocab_size=padded_vocab_size,
+        vocab_divisor=vocab_divisor,
         optimizer=optimizer,
         hf_prefix=hf_prefix,
         proven=proven,
+        dequantised=dequantised,
         files=tuple(files),
     )
     partial = folder / f".{MARK}.partial"

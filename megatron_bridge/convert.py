@@ -60,7 +60,7 @@ def import_hf(
         ProofError: what was written differs from what was read, or is not the same model.
     """
     out = Path(out)
-    with sources.opened(hf_dir) as source:
+    with sources.opened(hf_dir, dtype) as source:
         return _import(source, out, dtype, progress, proof, memory, scratch)
 
 
@@ -151,9 +151,10 @@ def _import(
     with hf.Weights(source) as weights:
         model = Conversion.of_weights(weights)
         proof.check(model)
+        proof.check_source(source)
         names = model.weight_names(weights)
         _refuse(check(model.family, model.shape, hf_names=names), source.weights)
-        state = weights.state()
+        state, dequantised = weights.state(), weights.dequantised()
     job = Job(source.files, source, hf_prefix=model.hf_prefix, dtype=dtype)
     one = transfer.side(job)
     specs = [one.packed_spec(bound) for bound in model.bounds]
@@ -175,6 +176,7 @@ def _import(
             padded_vocab_size=model.shape.padded_vocab,
             optimizer=False,
             hf_prefix=model.hf_prefix,
+            dequantised=dequantised,
             proven=not certificate.is_doubtful_origin(source.files),
         )
         with proof.begin(model) as building:

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from megatron_bridge.checkpoint import Dequantised
 from megatron_bridge.errors import InputError
 from megatron_bridge.sources.safetensors_file import CODES
 from megatron_bridge.sources.source import Source
@@ -71,6 +72,21 @@ class Weights:
     def state(self) -> list[list[Any]]:
         """Return name, size and state of every weight file."""
         return sorted([file.name, file.size, file.state] for file in self._files)
+
+    def dequantised(self) -> Dequantised | None:
+        """Say what the weights were quantised in; None where they are read as they lie."""
+        computed = [
+            tensor
+            for tensor in self._tensors.values()
+            if tensor.stored_as != dtype_name(tensor.dtype)
+        ]
+        if not computed:
+            return None
+        return Dequantised(
+            formats=dict(Counter(tensor.stored_as for tensor in computed).most_common()),
+            tensors=len(computed),
+            to=tuple(sorted({dtype_name(tensor.dtype) for tensor in computed})),
+        )
 
     def spec(self, name: str) -> TensorSpec:
         """Return dtype and shape without reading the data."""

@@ -16,8 +16,9 @@ from megatron_bridge.architecture import Building, compare
 from megatron_bridge.certificate import Certificate
 from megatron_bridge.config import DType, ParallelConfig, validate_layout
 from megatron_bridge.conversion import Conversion
-from megatron_bridge.errors import InputError
+from megatron_bridge.errors import ConfigError, InputError
 from megatron_bridge.facts.parts import NORMALISED
+from megatron_bridge.sources.source import Source
 
 if TYPE_CHECKING:
     import torch
@@ -80,6 +81,23 @@ class Proof:
                 raise InputError(
                     "The text cannot be read", where=self.text, expected="UTF-8", got=error
                 ) from error
+
+    def check_source(self, source: Source) -> None:
+        """Refuse to run a model that transformers cannot load as it lies.
+
+        Raises:
+            ConfigError: both models are to be run, and it is no plain folder on this disk.
+        """
+        if self.runs and source.weights != str(source.files):
+            raise ConfigError(
+                "Hugging Face's model cannot be run on these weights",
+                where=source.weights,
+                expected="for --logits and --text, a folder on this disk with weights that are not "
+                "quantised",
+                got="quantised weights, or weights elsewhere",
+                fix="import and export without them, then compare the exported folder: verify "
+                "EXPORTED CHECKPOINT --logits",
+            )
 
     @contextlib.contextmanager
     def begin(self, model: Conversion) -> Iterator[Building | None]:

@@ -18,7 +18,7 @@ from megatron_bridge import certificate, checkpoint, hf, torch_dist, transfer
 from megatron_bridge.conversion import Conversion
 from megatron_bridge.journal import Journal
 from megatron_bridge.layouts import VOCAB
-from megatron_bridge.mapping import check
+from megatron_bridge.mapping import VOCAB_DIVISOR, check
 from megatron_bridge.proof import EVERYTHING, Proof, add_answers, add_architecture
 from megatron_bridge.runner import Progress, Runner
 from megatron_bridge.sources import source as sources
@@ -52,8 +52,8 @@ def verify(
         ConfigError, InputError: one side cannot be read.
     """
     folder = Path(folder).resolve()
-    checkpoint.read_info(folder)
-    with sources.opened(hf_dir) as source:
+    info = checkpoint.read_info(folder)
+    with sources.opened(hf_dir, info.dtype) as source:
         return _verify(source, folder, proof, memory, progress)
 
 
@@ -62,6 +62,7 @@ def _verify(
 ) -> dict[str, Any]:
     with hf.Weights(source) as weights:
         prefix = Conversion.of_weights(weights).hf_prefix
+    proof.check_source(source)
     job = Job(source.files, source, folder, hf_prefix=prefix)
     proof.check(transfer.side(job).model)
     with proof.begin(Conversion.of_folder(folder / checkpoint.HF_FILES)) as building:
@@ -107,6 +108,9 @@ def certify(kind: str, job: Job, run: Runner, journal: Journal | None = None) ->
     parameters = sum(math.prod(weights.spec(name).shape) for name in digests)
     others = sorted(key for key in reader.shapes() if not torch_dist.is_model_key(key))
     folder = reader.folder
+    mark = None if kind == "import" else checkpoint.read_info(folder)
+    dequantised = weights.dequantised() or (mark and mark.dequantised)
+    divisor = mark.vocab_divisor if mark else VOCAB_DIVISOR
     carried = _compare_files(weights.source.files, folder, problems if kind == "verify" else [])
     return {
         "kind": kind,
@@ -122,7 +126,12 @@ def certify(kind: str, job: Job, run: Runner, journal: Journal | None = None) ->
             "megatron": sorted(stored),
             "cast": bool(cast),
         },
-        "vocabulary": {"true": model.shape.vocab, "padded": model.shape.padded_vocab},
+        "vocabulary": {
+            "true": model.shape.vocab,
+            "padded": model.shape.padded_vocab,
+            "divisor": divisor,
+        },
+        **({"dequantised": dequantised.model_dump()} if dequantised else {}),
         "coverage": {
             "hugging_face_tensors": len(names),
             "megatron_tensors": len(model.bounds),

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+import json
+import tempfile
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from megatron_bridge import families
-from megatron_bridge.errors import InputError
-from megatron_bridge.sources import folder
+from megatron_bridge.sources import folder, fp8
 from megatron_bridge.sources.ranges import LocalFile, Ranges
 from megatron_bridge.sources.stored import Readable
 
@@ -25,6 +26,8 @@ class Source:
     """A folder."""
     files: Path
     """A folder on this disk."""
+    blocks: fp8.Blocks | None = None
+    """How the weights are quantised."""
 
     @classmethod
     def of_folder(cls, place: Path) -> Source:
@@ -35,7 +38,8 @@ class Source:
         """Return every tensor by name, and the files they lie in, which `closing` closes.
 
         Raises:
-            InputError: no weight files, one that is missing or damaged, or a name in two files.
+            InputError: no weight files, one that is missing or damaged, a name in two files, or
+                weights that are quantised in a way that is not supported.
         """
         files: list[Ranges] = []
 
@@ -47,25 +51,31 @@ class Source:
 
         present = [path.name for path in Path(self.weights).glob("*") if path.is_file()]
         found = folder.find(self.weights, present, opened)
-        _refuse_quantized(self, found)
-        return found, files
+        return fp8.dequantised(found, self.blocks, self.weights), files
 
 
 @contextmanager
-def opened(given: Path | str) -> Iterator[Source]:
-    """Yield the model that a user names: a Hugging Face folder."""
-    yield Source.of_folder(Path(given).resolve())
+def opened(given: Path | str, to: str | None = None) -> Iterator[Source]:
+    """Yield the model that a user names: a Hugging Face folder.
+
+    Args:
+        given: the folder.
+        to: the number format that quantised weights become; by default the model's own.
+    """
+    with tempfile.TemporaryDirectory(prefix="megaline-") as scratch:
+        yield _settled(Source.of_folder(Path(given).resolve()), Path(scratch), to)
 
 
-def _refuse_quantized(source: Source, names: Collection[str]) -> None:
-    scales = [name for name in names if name.endswith("_scale_inv")]
-    how = families.read_config(source.files).get("quantization_config") or {}
-    how = how if isinstance(how, dict) else {"quant_method": how}
-    if scales or how:
-        raise InputError(
-            "The weights are quantised",
-            where=source.weights,
-            expected="weights in bfloat16, float16 or float32, and no quantization_config",
-            got=f"{how.get('quant_method', 'quantised weights')}, with {len(scales)} scales",
-            fix="give the model in bfloat16, or dequantise it first",
-        )
+def _settled(source: Source, scratch: Path, to: str | None) -> Source:
+    """Find out how weights are quantised; they are not any more when they have been read."""
+    config = families.read_config(source.files)
+    blocks = fp8.read_blocks(config, source.weights, to)
+    if blocks is None:
+        return source
+    for path in source.files.iterdir():
+        if path.is_file() and path.name != "config.json":
+            (scratch / path.name).symlink_to(path)
+    kept = {key: value for key, value in config.items() if key != fp8.ENTRY}
+    text = json.dumps(kept, indent=2, ensure_ascii=False)
+    (scratch / "config.json").write_text(text + "\n", encoding="utf-8")
+    return replace(source, files=scratch, blocks=blocks)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
 
 BLOCK_BYTES = 32 * 2**20
 """Tensors larger than this pass in blocks of rows."""
+COMPUTED_BYTES = 4 * 2**20
+"""Computed rows pass in steps of this many bytes in float32: there are several copies of a step."""
 
 
 class Readable(Protocol):
@@ -31,6 +34,10 @@ class Readable(Protocol):
     @property
     def shape(self) -> tuple[int, ...]:
         """Its dimensions."""
+
+    @property
+    def stored_as(self) -> str:
+        """The number format that it lies in; the name of `dtype` where nothing is computed."""
 
     def read(self, start: int = 0, stop: int | None = None) -> torch.Tensor:
         """Return rows `start` to `stop`, [stop - start, ...]; a tensor without rows whole."""
@@ -52,6 +59,11 @@ class Stored:
         return self.file.name
 
     @property
+    def stored_as(self) -> str:
+        """The number format's name."""
+        return str(self.dtype).removeprefix("torch.")
+
+    @property
     def row_bytes(self) -> int:
         """Size of one slice of the first dimension, in bytes."""
         return math.prod(self.shape[1:]) * self.dtype.itemsize
@@ -70,14 +82,43 @@ class Stored:
 
         shape, place = self.shape, self.offset
         if shape:
-            stop = shape[0] if stop is None else stop
-            if not 0 <= start <= stop <= shape[0]:
-                raise IndexError(f"rows {start} to {stop} of {shape[0]}")
+            stop = last(shape, start, stop)
             shape, place = (stop - start, *shape[1:]), place + start * self.row_bytes
         tensor = torch.empty(shape, dtype=self.dtype)
         if tensor.numel():
             self.file.read_into(place, raw(tensor))
         return tensor
+
+
+class Computed(ABC):
+    """A tensor whose rows are computed when they are read, a few at a time."""
+
+    def __init__(self, dtype: torch.dtype, shape: tuple[int, ...]) -> None:
+        self.dtype, self.shape = dtype, shape
+
+    @abstractmethod
+    def compute(self, start: int, stop: int) -> torch.Tensor:
+        """Return rows `start` to `stop`, in any number format."""
+
+    def read(self, start: int = 0, stop: int | None = None) -> torch.Tensor:
+        """Return rows `start` to `stop`, [stop - start, ...]."""
+        import torch
+
+        stop = last(self.shape, start, stop)
+        tensor = torch.empty((stop - start, *self.shape[1:]), dtype=self.dtype)
+        height = max(1, COMPUTED_BYTES // max(1, 4 * math.prod(self.shape[1:])))
+        for first in range(start, stop, height):
+            end = min(first + height, stop)
+            tensor[first - start : end - start] = self.compute(first, end)
+        return tensor
+
+
+def last(shape: tuple[int, ...], start: int, stop: int | None) -> int:
+    """Return `stop`, or the number of rows for None; raise IndexError for rows beyond."""
+    stop = shape[0] if stop is None else stop
+    if not 0 <= start <= stop <= shape[0]:
+        raise IndexError(f"rows {start} to {stop} of {shape[0]}")
+    return stop
 
 
 def blocks(tensor: Readable) -> Iterator[tuple[int, int]]:

@@ -16,7 +16,7 @@ from torch import nn
 from megatron_bridge import options
 from megatron_bridge.config import ParallelConfig
 from megatron_bridge.errors import ConfigError
-from megatron_bridge.mapping import padded_vocab_size
+from megatron_bridge.mapping import VOCAB_DIVISOR, padded_vocab_size
 from megatron_bridge.worker import hooks, rope, specs
 from megatron_bridge.worker.modules import OurConfig, OurMLAConfig
 
@@ -69,7 +69,7 @@ def build(
     model = GPTModel(
         config,
         specs.block(config),
-        vocab_size=padded_vocab_size(vocab_size, 128 * parallel.tensor_parallel),
+        vocab_size=padded_vocab_size(vocab_size, VOCAB_DIVISOR * parallel.tensor_parallel),
         pre_process=parallel_state.is_pipeline_first_stage(),
         post_process=parallel_state.is_pipeline_last_stage(),
         parallel_output=True,

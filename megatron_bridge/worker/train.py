@@ -23,6 +23,7 @@ from megatron.core.pipeline_parallel import get_forward_backward_func
 from megatron_bridge import certificate, checkpoint, families, resume
 from megatron_bridge.config import TrainConfig, TrainSpec
 from megatron_bridge.errors import ProofError
+from megatron_bridge.mapping import VOCAB_DIVISOR
 from megatron_bridge.worker import checkpoints, data, model, rank
 
 
@@ -145,9 +146,11 @@ class Run:
                 dtype=self.config.dtype,
                 vocab_size=self.info.vocab_size,
                 padded_vocab_size=self.model.vocab_size,
+                vocab_divisor=VOCAB_DIVISOR * self.config.tensor_parallel,
                 optimizer=True,
                 hf_prefix=self.info.hf_prefix,
                 proven=self.proven,
+                dequantised=self.info.dequantised,
             )
             partial_folder.rename(final)
             checkpoint.sync_folder(final.parent)

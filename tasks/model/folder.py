@@ -87,9 +87,10 @@ def measure(path: Path) -> dict[str, Any]:
         InputError: config.json names no model type or vocabulary size.
     """
     from megatron_bridge.hf import Weights
+    from megatron_bridge.sources import source as sources_of
 
     config = read_config(path)
-    with Weights(path) as weights:
+    with sources_of.opened(path) as source, Weights(source) as weights:
         specs = [weights.spec(name) for name in weights.names]
     counts: dict[str, int] = {}
     for spec in specs:
