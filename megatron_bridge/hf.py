@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from megatron_bridge.checkpoint import Dequantised
 from megatron_bridge.errors import InputError
+from megatron_bridge.sources.folder import INDEX_SUFFIX, WEIGHT_SUFFIXES
 from megatron_bridge.sources.safetensors_file import CODES
 from megatron_bridge.sources.source import Source
 from megatron_bridge.sources.stored import Readable
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
 
 SHARD_BYTES = 5 * 1000**3  # the limit that transformers' save_pretrained used for years
 
-_WEIGHT_SUFFIXES = (".safetensors", ".bin", ".pt", ".pth", ".gguf", ".h5", ".msgpack", ".onnx")
 _INDEX = "model.safetensors.index.json"
 _FORMATS = ("float64", "float32", "float16", "bfloat16")
 
@@ -149,7 +149,7 @@ def carried_files(folder: Path) -> list[Path]:
         for path in Path(folder).iterdir()
         if path.is_file()
         and not path.name.startswith(".")
-        and not path.name.endswith((*_WEIGHT_SUFFIXES, ".index.json"))
+        and not path.name.endswith((*WEIGHT_SUFFIXES, INDEX_SUFFIX))
         and path.name not in skipped
     )
 

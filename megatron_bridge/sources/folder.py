@@ -21,6 +21,21 @@ KINDS = (
 """Kinds of weight files, the preferred first: index, suffix and reader."""
 
 
+WEIGHT_SUFFIXES = (
+    ".safetensors",
+    ".bin",
+    ".pt",
+    ".pth",
+    ".gguf",
+    ".h5",
+    ".msgpack",
+    ".onnx",
+    ".ot",
+)
+"""Of files that hold weights of any framework; none of them travels beside the weights."""
+INDEX_SUFFIX = ".index.json"
+
+
 def find(folder: str, present: Sequence[str], opened: Open) -> dict[str, Readable]:
     """Return every tensor of a folder's weight files by name.
 

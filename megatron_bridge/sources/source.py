@@ -10,8 +10,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from megatron_bridge import families
-from megatron_bridge.sources import folder, fp8
+from megatron_bridge.sources import folder, fp8, remote_folder
+from megatron_bridge.sources.address import Address, parse
 from megatron_bridge.sources.ranges import LocalFile, Ranges
+from megatron_bridge.sources.remote import RemoteFile
 from megatron_bridge.sources.stored import Readable
 
 
@@ -23,11 +25,17 @@ class Source:
     """
 
     weights: str
-    """A folder."""
+    """A folder, or a URL without its secrets."""
     files: Path
     """A folder on this disk."""
     blocks: fp8.Blocks | None = None
     """How the weights are quantised."""
+    address: Address | None = None
+    """Where the weights are if they are not on this disk."""
+    present: tuple[str, ...] = ()
+    """The names of the files there."""
+    fetched: int = 0
+    """Bytes of the files that were brought to this disk."""
 
     @classmethod
     def of_folder(cls, place: Path) -> Source:
@@ -44,14 +52,22 @@ class Source:
         files: list[Ranges] = []
 
         def opened(name: str) -> Ranges:
-            file = LocalFile(Path(self.weights) / name)
+            file = self._open(name)
             closing.callback(file.close)
-            files.append(file)
+            # The index of weights elsewhere was brought here, to another place in every run.
+            if self.address is None or isinstance(file, RemoteFile):
+                files.append(file)
             return file
 
         present = [path.name for path in Path(self.weights).glob("*") if path.is_file()]
-        found = folder.find(self.weights, present, opened)
+        found = folder.find(self.weights, self.present or present, opened)
         return fp8.dequantised(found, self.blocks, self.weights), files
+
+    def _open(self, name: str) -> Ranges:
+        if self.address is None:
+            return LocalFile(Path(self.weights) / name)
+        is_here = name.endswith(folder.INDEX_SUFFIX)
+        return LocalFile(self.files / name) if is_here else RemoteFile(self.address.join(name))
 
 
 @contextmanager
@@ -59,11 +75,18 @@ def opened(given: Path | str, to: str | None = None) -> Iterator[Source]:
     """Yield the model that a user names: a Hugging Face folder.
 
     Args:
-        given: the folder.
+        given: the folder, or its URL as text.
         to: the number format that quantised weights become; by default the model's own.
     """
     with tempfile.TemporaryDirectory(prefix="megaline-") as scratch:
-        yield _settled(Source.of_folder(Path(given).resolve()), Path(scratch), to)
+        place = parse(given)
+        if isinstance(place, Path):
+            source = Source.of_folder(place.resolve())
+        else:
+            (files := Path(scratch) / "files").mkdir()
+            present, fetched = remote_folder.fetch(place, files)
+            source = Source(place.shown, files, address=place, present=present, fetched=fetched)
+        yield _settled(source, Path(scratch), to)
 
 
 def _settled(source: Source, scratch: Path, to: str | None) -> Source:

@@ -1,0 +1,123 @@
+"""Bytes from any other filesystem that fsspec knows, by ranges."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from megatron_bridge.errors import ConfigError
+from megatron_bridge.sources.address import Address
+from megatron_bridge.sources.transport import (
+    Interrupted,
+    missing,
+    refused,
+    shorter,
+    too_large,
+    unusable,
+)
+
+_STATE = ("ETag", "etag", "md5Hash", "LastModified", "last_modified", "mtime", "created")
+_OSS = {"key": "OSS_ACCESS_KEY_ID", "secret": "OSS_ACCESS_KEY_SECRET", "endpoint": "OSS_ENDPOINT"}
+
+
+class File:
+    """A file of a filesystem."""
+
+    def __init__(self, address: Address) -> None:
+        self.shown = address.shown
+        self._fs, self._path = connect(address)
+        self._greedy = address.scheme == "oss"
+
+    def begin(self, length: int) -> tuple[int, str, bytes]:
+        """Return size and state, and no bytes: asking for them costs no content."""
+        info = _asked(self.shown, self._fs.info, self._path)
+        if info.get("type") != "file" or info.get("size") is None:
+            raise missing(self.shown)
+        state = " ".join(str(info[key]) for key in _STATE if info.get(key))
+        return int(info["size"]), state, b""
+
+    def fill(self, offset: int, target: memoryview) -> None:
+        """Fill `target` with the bytes from `offset`."""
+        end = offset + len(target)
+        data = _asked(self.shown, self._fs.cat_file, self._path, start=offset, end=end)
+        # ossfs passes `end` on as the last byte, and so gives one more; the others are right.
+        if self._greedy and len(data) == len(target) + 1:
+            data = data[:-1]
+        if len(data) < len(target):
+            raise shorter(self.shown, offset, len(target))
+        if len(data) > len(target):
+            raise unusable(self.shown, f"{len(data)} bytes for {len(target)}")
+        target[:] = data
+
+    def whole(self, limit: int) -> bytes:
+        """Return all of a file of at most `limit` bytes."""
+        size, _, _ = self.begin(0)
+        if size > limit:
+            raise too_large(self.shown, limit, size)
+        data = bytearray(size)
+        if data:
+            self.fill(0, memoryview(data))
+        return bytes(data)
+
+
+def connect(address: Address) -> tuple[Any, str]:
+    """Return the filesystem of an address, and the path in it.
+
+    Raises:
+        ConfigError: no such filesystem, or its credentials are missing.
+    """
+    import fsspec
+
+    # A listing of some minutes ago does not tell that a file has changed.
+    given: dict[str, Any] = {"use_listings_cache": False}
+    if address.scheme == "oss":
+        given |= _oss()
+    try:
+        found: tuple[Any, str] = fsspec.core.url_to_fs(address.url, **given)
+    except (ValueError, ImportError) as error:
+        raise ConfigError(
+            "There is no reader for this kind of URL",
+            where=address.shown,
+            expected="a protocol that fsspec knows, and its package",
+            got=f"{address.scheme}:// ({type(error).__name__})",
+            fix=f"install the fsspec package for {address.scheme}, such as ossfs or s3fs",
+        ) from None
+    return found
+
+
+def listed(address: Address) -> dict[str, int]:
+    """Return the files of a folder by name, with their sizes in bytes."""
+    fs, path = connect(address)
+    entries = _asked(address.shown, fs.ls, path, detail=True)
+    return {
+        str(entry["name"]).rstrip("/").rpartition("/")[2]: int(entry["size"] or 0)
+        for entry in entries
+        if entry["type"] == "file"
+    }
+
+
+def _oss() -> dict[str, str]:
+    found = {field: os.environ.get(name, "") for field, name in _OSS.items()}
+    if lacking := [_OSS[field] for field, value in found.items() if not value]:
+        raise ConfigError(
+            "Access to OSS is not set up",
+            where="the environment",
+            expected=", ".join(_OSS.values()),
+            got=f"no {', '.join(lacking)}",
+            fix="set them; no other place is searched for credentials",
+        )
+    return found
+
+
+def _asked(shown: str, function: Any, *given: Any, **named: Any) -> Any:
+    from fsspec.exceptions import FSTimeoutError
+
+    # Errors of a filesystem may name the whole URL, secrets included: only their kind is told.
+    try:
+        return function(*given, **named)
+    except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
+        raise missing(shown) from None
+    except PermissionError as error:
+        raise refused(shown, type(error).__name__) from None
+    except (OSError, FSTimeoutError) as error:
+        raise Interrupted(type(error).__name__) from None
