@@ -15,6 +15,7 @@ from megatron_bridge.errors import InputError, MappingError
 from megatron_bridge.layouts import NORMALIZED_VOCAB, VOCAB, ModelShape
 from megatron_bridge.mapping import Bound, Family, Slot
 from megatron_bridge.sources.stored import Readable, blocks, raw
+from megatron_bridge.tensors import Tensors
 
 if TYPE_CHECKING:
     import torch
@@ -58,7 +59,7 @@ class Conversion:
         shape = family.shape(config)
         return Conversion(family, dict(config), shape, tuple(family.expand(shape)))
 
-    def padded_as(self, reader: torch_dist.Reader) -> Conversion:
+    def padded_as(self, reader: Tensors) -> Conversion:
         """Take the padded vocabulary from a checkpoint; it may differ with tensor parallelism."""
         for bound in self.bounds:
             if bound.row.layout is VOCAB and bound.slot.key in reader.shapes():
@@ -106,7 +107,7 @@ class Conversion:
         bounds = [bound for bound in self.bounds if bound.row.layout is NORMALIZED_VOCAB]
         return [name for bound in bounds for name in bound.hf]
 
-    def slots(self, reader: torch_dist.Reader) -> list[Slot]:
+    def slots(self, reader: Tensors) -> list[Slot]:
         """The checkpoint's model tensors, one entry a layer."""
         axes = {bound.slot.key: len(bound.slot.index) for bound in self.bounds}
         return [

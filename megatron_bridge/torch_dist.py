@@ -189,6 +189,14 @@ class Reader:
             )
         return target if tail else target[0]
 
+    def has_entry(self, key: str) -> bool:
+        """True for a key that is there, tensor or not."""
+        return key in self._metadata.state_dict_metadata
+
+    def entry(self, key: str) -> Any:
+        """Return what lies under a key that is no tensor: a tree of plain values."""
+        return torch_file.load(self._part(key, None))
+
     def close(self) -> None:
         """Close the files."""
         for file in self._files.values():
@@ -208,17 +216,27 @@ class Reader:
         return self._chunks[key, offset]
 
     def _find(self, key: str, offset: tuple[int, ...]) -> Stored:
+        tensor = torch_file.load(self._part(key, offset))
+        if not isinstance(tensor, Stored):
+            raise InputError(
+                "The checkpoint is damaged", where=f"{self.folder}, {key}", got=type(tensor)
+            )
+        return tensor
+
+    def _part(self, key: str, offset: tuple[int, ...] | None) -> Part:
+        """Where a block lies; byte entries have no offset."""
         import torch
         from torch.distributed.checkpoint.metadata import MetadataIndex
 
         storage: Any = self._metadata.storage_data
-        info = storage.get(MetadataIndex(key, torch.Size(offset)))
+        at = None if offset is None else torch.Size(offset)
+        info = storage.get(MetadataIndex(key, at))
         if info is None:
             raise InputError(
                 "The checkpoint's index does not say where a block lies",
                 where=f"{self.folder}, {key}",
                 expected="a file for every block",
-                got=f"none for the one at {list(offset)}",
+                got=f"none for the one at {list(offset or ())}",
                 fix="write the checkpoint again",
             )
         if getattr(info, "transform_descriptors", None):
@@ -237,12 +255,7 @@ class Reader:
             if len(self._files) >= MOST_OPEN:
                 self.close()
             self._files[name] = LocalFile(self.folder / name)
-        tensor = torch_file.load(Part(self._files[name], info.offset, info.length))
-        if not isinstance(tensor, Stored):
-            raise InputError(
-                "The checkpoint is damaged", where=f"{self.folder}, {key}", got=type(tensor)
-            )
-        return tensor
+        return Part(self._files[name], info.offset, info.length)
 
 
 def read_metadata(folder: Path) -> Metadata:

@@ -23,8 +23,11 @@ from megatron_bridge.config import DType
 from megatron_bridge.conversion import Conversion, cast
 from megatron_bridge.errors import MappingError
 from megatron_bridge.mapping import Bound
+from megatron_bridge.megatron_lm import folder as megatron_side
+from megatron_bridge.megatron_lm import view
 from megatron_bridge.sources.source import Source
 from megatron_bridge.sources.stored import BLOCK_BYTES, raw
+from megatron_bridge.tensors import Tensors
 
 if TYPE_CHECKING:
     import torch
@@ -70,7 +73,7 @@ class Side:
     def __init__(self, job: Job) -> None:
         self.job = job
         model = Conversion.of_folder(job.config, job.hf_prefix)
-        model = model.as_native() if job.native else model
+        self._unpadded = model = model.as_native() if job.native else model
         self.model = model.padded_as(self.reader) if job.checkpoint else model
         self._maps: dict[tuple[Any, ...], RowMap] = {}
 
@@ -80,9 +83,10 @@ class Side:
         return hf.Weights(_given(self.job.source))
 
     @functools.cached_property
-    def reader(self) -> torch_dist.Reader:
+    def reader(self) -> Tensors:
         """The Megatron side."""
-        return torch_dist.Reader(_given(self.job.checkpoint))
+        raw = megatron_side.tensors(_given(self.job.checkpoint))
+        return view.seen(raw, self._unpadded.bounds, self._unpadded.shape)
 
     @functools.cached_property
     def _widest(self) -> dict[str, torch.dtype]:

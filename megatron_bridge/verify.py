@@ -23,6 +23,7 @@ from megatron_bridge.proof import EVERYTHING, Proof, add_answers, add_architectu
 from megatron_bridge.runner import Progress, Runner
 from megatron_bridge.sources import source as sources
 from megatron_bridge.sources.source import Source
+from megatron_bridge.tensors import Tensors
 from megatron_bridge.transfer import Job
 
 if TYPE_CHECKING:
@@ -165,7 +166,7 @@ def _other_shapes(one: transfer.Side) -> list[str]:
     ]
 
 
-def _model_shapes(reader: torch_dist.Reader) -> list[tuple[tuple[int, ...], torch.dtype]]:
+def _model_shapes(reader: Tensors) -> list[tuple[tuple[int, ...], torch.dtype]]:
     return [shape for key, shape in reader.shapes().items() if torch_dist.is_model_key(key)]
 
 
