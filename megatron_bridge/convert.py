@@ -21,6 +21,9 @@ from megatron_bridge.conversion import Conversion
 from megatron_bridge.errors import MappingError
 from megatron_bridge.journal import unfinished
 from megatron_bridge.mapping import check
+from megatron_bridge.megatron_lm import origin
+from megatron_bridge.megatron_lm.origin import Origin
+from megatron_bridge.megatron_lm.sides import NOTHING, Given
 from megatron_bridge.proof import EVERYTHING, Proof, add_answers, add_architecture
 from megatron_bridge.runner import Progress, Runner
 from megatron_bridge.sources import source as sources
@@ -75,32 +78,50 @@ def export_hf(
     proof: Proof = EVERYTHING,
     memory: int | None = None,
     scratch: Path | None = None,
+    given: Given = NOTHING,
 ) -> dict[str, Any]:
     """Convert a checkpoint to a Hugging Face folder; return its certificate.
 
     Args:
-        folder: a finished checkpoint, with or without optimizer state.
+        folder: a finished checkpoint, with or without optimizer state, or a directory that
+            Megatron-LM wrote.
         out: a new or empty folder.
         like: a Hugging Face folder that gives config, tokenizer and other files in place of those
-            that travelled with the checkpoint.
+            that travelled with the checkpoint, or that Megatron-LM never writes.
         dtype: number format to cast to; by default the checkpoint's own.
         progress: called as groups of tensors are written, then as they are compared.
         form: "native" writes transformers' own class for a model whose class is remote code.
         proof: what is compared beside the tensors; the architecture by default.
         memory: a ceiling in bytes, for all processes together; by default half of the machine's.
         scratch: where unfinished output lies, on the disk of `out`; beside it by default.
+        given: what is known of a Megatron-LM run beside its directory.
 
     Raises:
         ConfigError, InputError, MappingError, ProofError: as `import_hf`; a ConfigError also where
-            no native class computes the same.
+            no native class computes the same, and where something of a Megatron-LM run must be
+            asked for.
     """
-    folder, out = Path(folder).resolve(), Path(out)
-    info = checkpoint.read_info(folder)
-    carried = Path(like).resolve() if like else folder / checkpoint.HF_FILES
+    other = Path(like).resolve() if like else None
+    with origin.opened(Path(folder).resolve(), other, given) as begin:
+        return _export(begin, Path(out), dtype, progress, form, proof, memory, scratch)
+
+
+def _export(
+    begin: Origin,
+    out: Path,
+    dtype: DType | None,
+    progress: Progress | None,
+    form: Form,
+    proof: Proof,
+    memory: int | None,
+    scratch: Path | None,
+) -> dict[str, Any]:
+    folder, carried = begin.folder, begin.files
+    begin.check(proof)
     job = Job(
         carried,
         checkpoint=folder,
-        hf_prefix=info.hf_prefix,
+        hf_prefix=begin.hf_prefix,
         native=form == "native",
         dtype=dtype,
     )
@@ -120,7 +141,7 @@ def export_hf(
     identity |= {"config": model.config, "pieces": repr(pieces), "version": VERSION}
     run = Runner(2 * len(model.bounds), memory, sum(spec.bytes for spec in specs), progress)
     with unfinished(out, identity, scratch) as (partial, journal):
-        with proof.begin(Conversion.of_folder(folder / checkpoint.HF_FILES)) as building:
+        with proof.begin(Conversion.of_folder(begin.described)) as building:
             places = hf.prepare(partial, specs)
             run(
                 functools.partial(transfer.write_tensors, job, partial, places),
@@ -134,6 +155,7 @@ def export_hf(
             _name_dtype(partial / "config.json", main_dtype)
             found = certify("export", replace(job, source=Source.of_folder(partial)), run, journal)
             add_architecture(found, model, partial, building)
+            begin.tell(found)
         add_answers(found, proof, partial, folder)
         certificate.write(found, partial)
     return found

@@ -19,6 +19,7 @@ from megatron_bridge.conversion import Conversion
 from megatron_bridge.journal import Journal
 from megatron_bridge.layouts import VOCAB
 from megatron_bridge.mapping import VOCAB_DIVISOR, check
+from megatron_bridge.megatron_lm.folder import is_ours
 from megatron_bridge.proof import EVERYTHING, Proof, add_answers, add_architecture
 from megatron_bridge.runner import Progress, Runner
 from megatron_bridge.sources import source as sources
@@ -109,7 +110,8 @@ def certify(kind: str, job: Job, run: Runner, journal: Journal | None = None) ->
     parameters = sum(math.prod(weights.spec(name).shape) for name in digests)
     others = sorted(key for key in reader.shapes() if not torch_dist.is_model_key(key))
     folder = reader.folder
-    mark = None if kind == "import" else checkpoint.read_info(folder)
+    ours = kind != "import" and is_ours(folder)
+    mark = checkpoint.read_info(folder) if ours else None
     dequantised = weights.dequantised() or (mark and mark.dequantised)
     divisor = mark.vocab_divisor if mark else VOCAB_DIVISOR
     carried = _compare_files(weights.source.files, folder, problems if kind == "verify" else [])
@@ -119,7 +121,7 @@ def certify(kind: str, job: Job, run: Runner, journal: Journal | None = None) ->
         "problems": problems,
         "proven": not certificate.is_doubtful_origin(weights.source.files)
         if kind == "import"
-        else certificate.doubt_of_checkpoint(folder) is None,
+        else not ours or certificate.doubt_of_checkpoint(folder) is None,
         "model_type": model.family.model_type,
         "parameters": parameters,
         "dtype": {

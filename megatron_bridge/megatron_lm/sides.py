@@ -20,30 +20,28 @@ from megatron_bridge.megatron_lm.arguments import Arguments
 from megatron_bridge.megatron_lm.meaning import meaning
 from megatron_bridge.megatron_lm.tokenizer import Tokenizer
 
-Origin = dict[str, Any]
-"""The section "origin" of a certificate."""
+Told = dict[str, Any]
+"""What the files were made of, for a certificate."""
 
 
 @dataclass(frozen=True)
 class Given:
-    """What somebody says of a run beside its folder."""
+    """What somebody knows of a run beside its folder."""
 
-    like: Path | None = None
-    """A Hugging Face folder with the model's config and tokenizer."""
     tokenizer: Path | None = None
-    """A folder with the tokenizer alone."""
+    """A folder with the tokenizer."""
     vocab_size: int | None = None
     """The true number of tokens."""
     model_type: str | None = None
     """The family, where another would be taken."""
-
-    @property
-    def anything(self) -> bool:
-        """True where something was said beside `like`."""
-        return any((self.tokenizer, self.vocab_size, self.model_type))
+    like: Path | None = None
+    """A Hugging Face folder with the model's config, and its tokenizer."""
 
 
-def write(arguments: Arguments, padded: int, given: Given, folder: Path) -> Origin:
+NOTHING = Given()
+
+
+def write(arguments: Arguments, padded: int, given: Given, folder: Path) -> Told:
     """Write the files into `folder`; return what they were made of.
 
     Args:
