@@ -43,6 +43,11 @@ def lines(certificate: Certificate) -> list[str]:
             f" has {built['parameters']['padding']:,} parameters more, as padding"
         )
     told += _answers(certificate)
+    if source := certificate.get("source"):
+        told.append(
+            f"{source['url']} was read once, by ranges: {source['bytes_fetched']:,} bytes fetched"
+            f" of {source['bytes']:,}"
+        )
     if lost := certificate.get("dequantised"):
         formats = ", ".join(f"{count} {name}" for name, count in lost["formats"].items())
         told.append(

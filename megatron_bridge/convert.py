@@ -15,7 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from megatron_bridge import certificate, checkpoint, families, hf, torch_dist, transfer
+from megatron_bridge import certificate, checkpoint, families, hf, once, torch_dist, transfer
 from megatron_bridge.config import DType, Form
 from megatron_bridge.conversion import Conversion
 from megatron_bridge.errors import MappingError
@@ -31,8 +31,9 @@ from megatron_bridge.sources.source import Source
 from megatron_bridge.transfer import Job
 from megatron_bridge.verify import certify
 
-VERSION = 1
-"""Raised when the same model must give other bytes; an unfinished run of another begins anew."""
+VERSION = 2
+"""Raised when the same model must give other bytes, or the journal has another form; an unfinished
+run of another begins anew."""
 
 
 @transfer.closing()
@@ -48,7 +49,7 @@ def import_hf(
     """Convert a Hugging Face folder to a `torch_dist` checkpoint; return its certificate.
 
     Args:
-        hf_dir: folder with `config.json` and weights.
+        hf_dir: folder with `config.json` and weights, or its URL as text.
         out: a new or empty folder.
         dtype: number format to cast to; by default every tensor keeps its own, so nothing is lost.
         progress: called as groups of tensors are written, then as they are compared.
@@ -185,6 +186,7 @@ def _import(
     identity: dict[str, Any] = {"import": source.weights, "files": state, "dtype": dtype}
     identity |= {"config": model.config, "pieces": repr(pieces), "version": VERSION}
     size = sum(kind.itemsize * count for kind, count in amounts)
+    fetched = source.fetched + weights.fetched + one.fetched
     run = Runner(2 * len(model.bounds), memory, size, progress)
     with unfinished(out, identity, scratch) as (partial, journal):
         commit = functools.partial(
@@ -208,10 +210,12 @@ def _import(
                 journal,
                 "write",
             )
-            placed = (torch_dist.Placed(**block) for group in written for block in group)
+            placed = (torch_dist.Placed(**block) for group in written for block in group["placed"])
             torch_dist.write_index(partial, placed)
             _carry(source.files, partial / checkpoint.HF_FILES)
-            found = certify("import", replace(job, checkpoint=partial), run, journal)
+            job = replace(job, checkpoint=partial, noted=once.keep(written, journal))
+            found = certify("import", job, run, journal)
+            found |= once.told(transfer.side(job).weights, state, written, fetched)
             add_architecture(found, model, source.files, building)
         if proof.runs and found["holds"]:
             commit()

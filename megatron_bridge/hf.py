@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from megatron_bridge.checkpoint import Dequantised
 from megatron_bridge.errors import InputError
 from megatron_bridge.sources.folder import INDEX_SUFFIX, WEIGHT_SUFFIXES
+from megatron_bridge.sources.remote import RemoteFile
 from megatron_bridge.sources.safetensors_file import CODES
 from megatron_bridge.sources.source import Source
 from megatron_bridge.sources.stored import Readable
@@ -72,6 +73,16 @@ class Weights:
     def state(self) -> list[list[Any]]:
         """Return name, size and state of every weight file."""
         return sorted([file.name, file.size, file.state] for file in self._files)
+
+    @property
+    def fetched(self) -> int:
+        """Bytes that came from elsewhere so far."""
+        return sum(file.fetched for file in self._files if isinstance(file, RemoteFile))
+
+    @property
+    def bytes(self) -> int:
+        """Size of all weight files."""
+        return sum(file.size for file in self._files)
 
     def dequantised(self) -> Dequantised | None:
         """Say what the weights were quantised in; None where they are read as they lie."""

@@ -8,7 +8,7 @@ block at a time.
 from __future__ import annotations
 
 import functools
-import hashlib
+import json
 import math
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from megatron_bridge import hf, torch_dist
 from megatron_bridge.blocks import PADDING, RowMap
+from megatron_bridge.comparison import Again, Direct, Noted, Notes
 from megatron_bridge.config import DType
 from megatron_bridge.conversion import Conversion, cast
 from megatron_bridge.errors import MappingError
@@ -65,6 +66,8 @@ class Job:
     hf_prefix: bool = True
     native: bool = False
     dtype: DType | None = None
+    noted: Path | None = None
+    """Digests of what was read of the Hugging Face side, which is not read again."""
 
 
 class Side:
@@ -76,6 +79,9 @@ class Side:
         self._unpadded = model = model.as_native() if job.native else model
         self.model = model.padded_as(self.reader) if job.checkpoint else model
         self._maps: dict[tuple[Any, ...], RowMap] = {}
+        is_elsewhere = job.source is not None and job.source.address is not None
+        self.notes = Notes() if is_elsewhere and job.checkpoint is None else None
+        """Of what is read to be written, where it is not read again to be compared."""
 
     @functools.cached_property
     def weights(self) -> hf.Weights:
@@ -87,6 +93,22 @@ class Side:
         """The Megatron side."""
         raw = megatron_side.tensors(_given(self.job.checkpoint))
         return view.seen(raw, self._unpadded.bounds, self._unpadded.shape)
+
+    @functools.cached_property
+    def _noted(self) -> Noted:
+        found: Noted = json.loads(_given(self.job.noted).read_bytes())
+        return found
+
+    @property
+    def fetched(self) -> int:
+        """Bytes of the Hugging Face side that came from elsewhere to this process."""
+        return self.weights.fetched if "weights" in self.__dict__ else 0
+
+    def original(self, name: str) -> Direct | Again:
+        """Return what a Hugging Face tensor made of the checkpoint is compared with."""
+        if self.job.noted is None:
+            return Direct(self.weights.stored(name))
+        return Again(self._noted.get(name))
 
     @functools.cached_property
     def _widest(self) -> dict[str, torch.dtype]:
@@ -153,7 +175,7 @@ class Side:
         _, dtype = self.packed_spec(bound)
         stored = [self.weights.stored(name) for name in bound.hf]
         if piece.part == WHOLE:
-            return self.model.pack(bound, [tensor.read().to(dtype) for tensor in stored])
+            return self.model.pack(bound, [self._read(name, dtype).to(dtype) for name in bound.hf])
         block = torch.empty((piece.stop - piece.start, *stored[0].shape[1:]), dtype=dtype)
         for run in self._map(bound, stored).of_whole(piece.start, piece.stop):
             target = block[run.whole_start - piece.start :][: run.length]
@@ -161,8 +183,17 @@ class Side:
                 target.zero_()
             else:
                 end = run.part_start + run.length
-                target.copy_(stored[run.part].read(run.part_start, end))
+                target.copy_(self._read(bound.hf[run.part], dtype, run.part_start, end))
         return block
+
+    def _read(
+        self, name: str, dtype: torch.dtype, start: int = 0, stop: int | None = None
+    ) -> torch.Tensor:
+        """Rows of a Hugging Face tensor, noted where they become `dtype` and are not read again."""
+        values = self.weights.stored(name).read(start, stop)
+        if self.notes is not None:
+            self.notes.add(name, start, values, dtype)
+        return values
 
     def unpacked(self, piece: Piece) -> Iterator[tuple[str, int, torch.Tensor]]:
         """Yield Hugging Face tensors, or rows of one, made of a piece of the Megatron side.
@@ -266,13 +297,22 @@ def groups(
     return found
 
 
-def write_checkpoint(job: Job, folder: Path, numbered: tuple[int, Group]) -> list[dict[str, Any]]:
-    """Write one group of a checkpoint into its own file; return where each block lies."""
+def write_checkpoint(job: Job, folder: Path, numbered: tuple[int, Group]) -> dict[str, Any]:
+    """Write one group of a checkpoint into its own file.
+
+    Returns:
+        `placed`, where each block lies; of a source elsewhere also `noted`, digests of what was
+        read of it, and `fetched`, in bytes.
+    """
     number, group = numbered
     one = side(job)
+    before = one.fetched
     chunks = [_chunk(one, piece) for piece in group]
     placed = torch_dist.write_file(folder / f"__{number}_0.distcp", chunks)
-    return [block.model_dump() for block in placed]
+    found: dict[str, Any] = {"placed": [block.model_dump() for block in placed]}
+    if one.notes is not None:
+        found |= {"noted": one.notes.take(), "fetched": one.fetched - before}
+    return found
 
 
 def write_tensors(
@@ -304,35 +344,13 @@ def compare(job: Job, numbered: tuple[int, Group]) -> dict[str, tuple[str, str]]
         "cast" (equal after a cast to the narrower format), or a word for what is wrong.
     """
     one = side(job)
-    digests: dict[str, Any] = {}
-    states: dict[str, str] = {}
+    found: dict[str, Direct | Again] = {}
     for piece in numbered[1]:
         for name, row, other in one.unpacked(piece):
-            stored = one.weights.stored(name)
-            whole = piece.part == WHOLE
-            part = stored.read() if whole else stored.read(row, row + other.shape[0])
-            digests.setdefault(name, hashlib.sha256()).update(raw(part.contiguous()))
-            state = _state(part, other)
-            if states.setdefault(name, state) in ("equal", "cast"):
-                states[name] = state
-    return {name: (digests[name].hexdigest(), states[name]) for name in digests}
-
-
-def _state(one: torch.Tensor, other: torch.Tensor) -> str:
-    if one.dtype == other.dtype:
-        # Bits, not values: a NaN is equal to itself, and 0.0 is not -0.0.
-        return "equal" if _bits(one) == _bits(other) else "differs from"
-    # Of float16 and bfloat16 neither is the narrower: either may have been made from the other.
-    narrow = min(one.dtype.itemsize, other.dtype.itemsize)
-    for target, source in ((one, other), (other, one)):
-        if target.dtype.itemsize == narrow and _bits(source.to(target.dtype)) == _bits(target):
-            overflow = (source.isfinite() & ~target.isfinite()).any()
-            return "overflows in the cast to or from" if overflow else "cast"
-    return "differs from"
-
-
-def _bits(tensor: torch.Tensor) -> memoryview:
-    return raw(tensor.contiguous())
+            if name not in found:
+                found[name] = one.original(name)
+            found[name].take(row, other)
+    return {name: tensor.result() for name, tensor in found.items()}
 
 
 def _chunk(one: Side, piece: Piece) -> torch_dist.Chunk:

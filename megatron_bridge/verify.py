@@ -11,10 +11,12 @@ import functools
 import hashlib
 import itertools
 import math
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from megatron_bridge import certificate, checkpoint, hf, torch_dist, transfer
+from megatron_bridge.comparison import digest, narrower
 from megatron_bridge.conversion import Conversion
 from megatron_bridge.journal import Journal
 from megatron_bridge.layouts import VOCAB
@@ -44,7 +46,7 @@ def verify(
     `certificate["holds"]` says whether they hold the same model. Nothing is written.
 
     Args:
-        hf_dir: the folder.
+        hf_dir: the folder, or its URL as text.
         folder: the checkpoint.
         proof: what is compared beside the tensors; the architecture by default.
         memory: a ceiling in bytes, for all processes together; by default half of the machine's.
@@ -107,6 +109,7 @@ def certify(kind: str, job: Job, run: Runner, journal: Journal | None = None) ->
             padded = bound.row.layout is VOCAB and kind != "export"
             if padded and one.has_padding(bound):
                 problems.append(f"{bound.slot} holds values in the padding of the vocabulary")
+        problems += _other_copies(one, digests)
     parameters = sum(math.prod(weights.spec(name).shape) for name in digests)
     others = sorted(key for key in reader.shapes() if not torch_dist.is_model_key(key))
     folder = reader.folder
@@ -152,6 +155,7 @@ def certify(kind: str, job: Job, run: Runner, journal: Journal | None = None) ->
         "inverse": {
             "algorithm": "sha256",
             "tensors": digests,
+            **({"of": "values as the checkpoint holds them"} if job.noted and cast else {}),
             "rows_normalised_to_length_1": model.changed(),
         },
         "files": carried,
@@ -166,6 +170,23 @@ def _other_shapes(one: transfer.Side) -> list[str]:
         for spec in one.part_specs(bound)
         if (found := one.weights.stored(spec.name).shape) != spec.shape
     ]
+
+
+def _other_copies(one: transfer.Side, digests: Mapping[str, str]) -> list[str]:
+    """A tied model's second embedding that is not the first; one on this disk was seen before."""
+    copy, original = one.model.family.tied
+    if one.weights.source.address is None or one.model.tied_copy(one.weights) is None:
+        return []
+    stored = one.weights.stored(copy)
+    dtype = stored.dtype
+    if one.job.noted:
+        bound = next(bound for bound in one.model.bounds if original in bound.hf)
+        dtype = narrower(dtype, one.stored_spec(bound)[1])
+    same = one.weights.spec(original)
+    if (stored.dtype, stored.shape) == (same.dtype, same.shape):
+        if digest(stored, dtype) == digests[original]:
+            return []
+    return [f"{copy} differs from {original}, and config.json says that they are tied"]
 
 
 def _model_shapes(reader: Tensors) -> list[tuple[tuple[int, ...], torch.dtype]]:
