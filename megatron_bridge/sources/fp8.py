@@ -66,7 +66,7 @@ class Scaled(Computed):
         scales = scales[torch.arange(start, stop) // height - first]
         values = self._weight.read(start, stop).float()
         count, edge = divmod(values.shape[1], width)
-        whole = values[:, : count * width].view(-1, count, width)
+        whole = values[:, : count * width].view(stop - start, count, width)
         whole.mul_(scales[:, :count, None])
         if edge:
             values[:, count * width :].mul_(scales[:, count:])
