@@ -1,4 +1,4 @@
-"""`python -m megatron_bridge`: import, export, verify, train, logits, generate, families.
+"""`python -m megatron_bridge`: import, export, inspect, reshard, verify, train, ...
 
 Built on argparse, so that it runs on a GPU machine that has nothing of the pipeline's.
 """
@@ -9,7 +9,6 @@ import argparse
 import json
 import os
 import sys
-import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import ValidationError
 
 from megatron_bridge.arguments import parser
+from megatron_bridge.bar import Bar
 from megatron_bridge.config import ParallelConfig, TrainConfig, TrainSpec
 from megatron_bridge.errors import ConfigError, InputError, PipelineError, refused
 
@@ -50,7 +50,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _import(options: argparse.Namespace) -> int:
     from megatron_bridge.convert import import_hf
 
-    with _Bar("import") as bar:
+    with Bar("import") as bar:
         found = import_hf(
             options.hf_dir, options.out, options.dtype, bar, _proof(options), options.memory
         )
@@ -59,8 +59,9 @@ def _import(options: argparse.Namespace) -> int:
 
 def _export(options: argparse.Namespace) -> int:
     from megatron_bridge.convert import export_hf
+    from megatron_bridge.megatron_lm.sides import Given
 
-    with _Bar("export") as bar:
+    with Bar("export") as bar:
         found = export_hf(
             options.checkpoint,
             options.out,
@@ -70,8 +71,28 @@ def _export(options: argparse.Namespace) -> int:
             options.form,
             _proof(options),
             options.memory,
+            given=Given(options.tokenizer, options.vocab_size, options.model_type),
         )
     return _told(found, options)
+
+
+def _inspect(options: argparse.Namespace) -> int:
+    from megatron_bridge import inspection
+
+    report = inspection.inspect(options.folder)
+    if options.json:
+        print(json.dumps(report, indent=1, ensure_ascii=False))
+    else:
+        print("\n".join(inspection.lines(report, options.tensors)))
+    return 0
+
+
+def _reshard(options: argparse.Namespace) -> int:
+    from megatron_bridge.megatron_lm.reshard import reshard
+
+    with Bar("reshard") as bar:
+        reshard(options.folder, options.out, bar, options.memory)
+    return 0
 
 
 def _verify(options: argparse.Namespace) -> int:
@@ -79,7 +100,8 @@ def _verify(options: argparse.Namespace) -> int:
     from megatron_bridge.verify import verify
 
     out: Path | None = options.out
-    sides = [options.hf_dir.resolve(), options.checkpoint.resolve()]
+    both = (options.hf_dir, options.checkpoint)
+    sides = [side.resolve() for side in both if isinstance(side, Path)]
     if out is not None and not set(out.resolve().parents).isdisjoint(sides):
         raise ConfigError(
             "Neither side of a comparison is written to",
@@ -88,7 +110,7 @@ def _verify(options: argparse.Namespace) -> int:
             got=out,
             fix="name a file elsewhere",
         )
-    with _Bar("verify") as bar:
+    with Bar("verify") as bar:
         found = verify(options.hf_dir, options.checkpoint, _proof(options), options.memory, bar)
     options.json = options.json or out is None
     if out is not None:
@@ -135,7 +157,7 @@ def _train(options: argparse.Namespace) -> int:
             got=repr(first.get("input")),
             fix=f"the fields are {', '.join(sorted(TrainConfig.model_fields))}",
         ) from error
-    with _Bar("train") as bar:
+    with Bar("train") as bar:
         metrics = train(
             spec,
             on_step=lambda line: bar(line["step"], spec.config.steps, "steps", line["loss"]),
@@ -244,30 +266,11 @@ def _told(found: dict[str, Any], options: argparse.Namespace) -> int:
     return 0
 
 
-class _Bar:
-    """One line of progress on a terminal's standard error; silent when piped."""
-
-    def __init__(self, verb: str) -> None:
-        self._verb = verb
-        self._next = 0.0
-
-    def __call__(self, done: int, total: int, unit: str = "tensors", note: object = "") -> None:
-        now = time.monotonic()
-        if sys.stderr.isatty() and (now >= self._next or done == total):
-            self._next = now + 0.2
-            print(f"\r{self._verb} {done}/{total} {unit} {note}\033[K", end="", file=sys.stderr)
-
-    def __enter__(self) -> _Bar:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if sys.stderr.isatty():
-            print("\r\033[K", end="", file=sys.stderr)
-
-
 _RUNS = {
     "import": _import,
     "export": _export,
+    "inspect": _inspect,
+    "reshard": _reshard,
     "verify": _verify,
     "train": _train,
     "logits": _logits,

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import re
 from collections.abc import Callable, Mapping
-from pathlib import Path
-from typing import Any, NoReturn, get_args
+from typing import Any, NoReturn
 
-from megatron_bridge.config import DType, Form, TrainConfig
+from megatron_bridge import switches
 from megatron_bridge.errors import ConfigError
 
 Run = Callable[[argparse.Namespace], int]
@@ -23,13 +21,13 @@ examples:
   python -m megatron_bridge import Qwen3-0.6B ckpt            a Hugging Face folder to Megatron
   python -m megatron_bridge verify Qwen3-0.6B ckpt            are both the same model?
   python -m megatron_bridge export ckpt back                  and back again, bit for bit
+  python -m megatron_bridge inspect checkpoints               what is in Megatron-LM's folder?
+  python -m megatron_bridge export checkpoints back --tokenizer tokenizer
   python -m megatron_bridge logits ckpt --tokens ids.json --out logits.safetensors --tp 2
   python -m megatron_bridge generate ckpt --prompts ids.json --max-new-tokens 16 --out new.json
 
 exit status: 0 done; 1 a proof does not hold; 2 bad input; 3 failed, may be retried
 """
-_CHECKPOINT = "a checkpoint's folder, imported or trained, in any layout"
-_HF_DIR = "a Hugging Face folder: config.json, *.safetensors or pytorch_model*.bin, tokenizer"
 
 
 def parser(runs: Mapping[str, Run]) -> argparse.ArgumentParser:
@@ -71,219 +69,47 @@ class _Parser(argparse.ArgumentParser):
         )
 
 
-def _import(command: argparse.ArgumentParser) -> None:
-    command.add_argument("hf_dir", type=Path, help=_HF_DIR)
-    _output(command, "every tensor its own")
-
-
-def _export(command: argparse.ArgumentParser) -> None:
-    command.add_argument("checkpoint", type=Path, help=_CHECKPOINT)
-    command.add_argument(
-        "--like",
-        type=Path,
-        metavar="HF_DIR",
-        help="take config, tokenizer and other files from this folder; default: from the "
-        "checkpoint's hf/, byte for byte as they were imported",
-    )
-    command.add_argument(
-        "--as",
-        dest="form",
-        choices=get_args(Form),
-        default="original",
-        help="native: write chatglm as transformers' Glm, qwen as Qwen2, internlm and baichuan 7B "
-        "as Llama, which need no remote code; tokenizer files stay as they are, so a tokenizer "
-        "that is remote code stays remote. default: original",
-    )
-    _output(command, "the checkpoint's own")
-
-
-def _verify(command: argparse.ArgumentParser) -> None:
-    command.add_argument("hf_dir", type=Path, help=_HF_DIR)
-    command.add_argument("checkpoint", type=Path, help=_CHECKPOINT)
-    command.add_argument(
-        "--out",
-        type=Path,
-        metavar="FILE",
-        help="write the certificate here, and print what it says in lines; default: print it",
-    )
-    _proof(command)
-
-
-def _train(command: argparse.ArgumentParser) -> None:
-    command.add_argument("checkpoint", type=Path, help=f"the start: {_CHECKPOINT}")
-    command.add_argument(
-        "--data",
-        type=Path,
-        required=True,
-        metavar="PREFIX",
-        help="the training split in Megatron's indexed format: PREFIX.bin and PREFIX.idx",
-    )
-    command.add_argument(
-        "--end-of-document",
-        type=int,
-        required=True,
-        metavar="ID",
-        help="id of the token that ends each document there",
-    )
-    command.add_argument(
-        "--out",
-        type=Path,
-        required=True,
-        metavar="FOLDER",
-        help="the run's log, ledger and checkpoints; the same call goes on from what lies there",
-    )
-    command.add_argument(
-        "--unproven",
-        action="store_true",
-        help="train a checkpoint whose certificate is missing or does not hold; every checkpoint "
-        "and export made from it says so for ever",
-    )
-    command.add_argument(
-        "--set",
-        nargs="+",
-        default=[],
-        metavar="FIELD=VALUE",
-        help=f"values are JSON, or plain words; fields: {', '.join(TrainConfig.model_fields)}",
-    )
-
-
-def _logits(command: argparse.ArgumentParser) -> None:
-    command.add_argument("checkpoint", type=Path, help=_CHECKPOINT)
-    command.add_argument(
-        "--tokens",
-        type=Path,
-        required=True,
-        metavar="FILE",
-        help="token ids as a JSON list of lists, all of one length: [[1, 2, 3], [4, 5, 6]]",
-    )
-    _ranks(command, "safetensors file to write; it holds one tensor, logits")
-
-
-def _generate(command: argparse.ArgumentParser) -> None:
-    command.add_argument("checkpoint", type=Path, help=_CHECKPOINT)
-    command.add_argument(
-        "--prompts",
-        type=Path,
-        required=True,
-        metavar="FILE",
-        help="token ids as a JSON list of lists, of any lengths: [[1, 2, 3], [4, 5]]",
-    )
-    command.add_argument(
-        "--max-new-tokens",
-        type=int,
-        default=16,
-        metavar="N",
-        help="ids to add to each prompt, exactly as many; default: 16",
-    )
-    _ranks(command, "JSON file to write: for each prompt the list of its new ids")
-
-
-def _families(command: argparse.ArgumentParser) -> None:
-    command.add_argument(
-        "--names",
-        metavar="TYPE",
-        help="the tensors of this model_type: Hugging Face's, Megatron's and Transformer Engine's "
-        "names side by side",
-    )
-    command.add_argument(
-        "--json",
-        action="store_true",
-        help="each family's checks with their figures, or with --names all names, as JSON",
-    )
-
-
-def _output(command: argparse.ArgumentParser, default: str) -> None:
-    command.add_argument("out", type=Path, help="folder to write; new or empty")
-    command.add_argument(
-        "--dtype", choices=get_args(DType), help=f"number format of the weights; default: {default}"
-    )
-    _proof(command)
-
-
-def _proof(command: argparse.ArgumentParser) -> None:
-    command.add_argument("--json", action="store_true", help="print the whole certificate")
-    command.add_argument(
-        "--memory",
-        type=_bytes,
-        metavar="SIZE",
-        help="most that the conversion's processes may take together, such as 2GB; a model of any "
-        "size fits into 600MB (but GPT-2's matrices, which are transposed, pass whole), and more "
-        "memory means more processes; default: half of the machine's",
-    )
-    command.add_argument(
-        "--logits",
-        action="store_true",
-        help="run both models and compare their logits, in float32, and for weights in bfloat16 "
-        "in that too; needs memory for the whole model",
-    )
-    command.add_argument(
-        "--tokens",
-        type=Path,
-        metavar="FILE",
-        help="ids for --logits as a JSON list of lists, all of one length; default: 2 x 64 from "
-        "all over the vocabulary",
-    )
-    command.add_argument(
-        "--text",
-        type=Path,
-        metavar="FILE",
-        help="compare the zero-shot loss on this text (UTF-8; its first 8,192 tokens)",
-    )
-    _layout(command)
-
-
-def _bytes(text: str) -> int:
-    """`2GB` to 2,000,000,000."""
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(K|M|G|T)?i?B?", text.strip(), re.IGNORECASE)
-    if match is None:
-        raise argparse.ArgumentTypeError(f"{text!r} is no size; write 600MB or 2GB")
-    scale = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
-    return int(float(match[1]) * scale[(match[2] or "").upper()])
-
-
-def _ranks(command: argparse.ArgumentParser, out: str) -> None:
-    command.add_argument("--out", type=Path, required=True, metavar="FILE", help=out)
-    _layout(command)
-    command.add_argument(
-        "--dtype",
-        choices=get_args(DType),
-        default="float32",
-        help="number format of weights and computation; default: float32",
-    )
-
-
-def _layout(command: argparse.ArgumentParser) -> None:
-    for flag, text in (
-        ("tp", "tensor parallel ranks, which share each weight matrix; divides the heads"),
-        ("pp", "pipeline parallel ranks, which share the layers; divides their number"),
-        ("ep", "expert parallel ranks, which share the experts"),
-    ):
-        command.add_argument(
-            f"--{flag}", type=int, default=1, metavar="N", help=f"{text}; default: 1"
-        )
-
-
 # Name: what adds its arguments, what it does (the first line stands in the list), an example.
 _COMMANDS: dict[str, tuple[Callable[[argparse.ArgumentParser], Any], str, str]] = {
     "import": (
-        _import,
+        switches.add_import,
         "Convert a Hugging Face folder to a checkpoint.\n\n"
         "On a CPU, in blocks, within --memory. The same command after a kill goes on where it\n"
         "stopped. The output holds certificate.json: every tensor claimed\n"
         "once on both sides, read back, and equal by digest; and the model that Megatron builds\n"
         "(without weights, beside the conversion) compared with config.json, fact by fact.\n"
-        "--logits and --text also run both models. What does not hold is not written: status 1.",
-        "  python -m megatron_bridge import Qwen3-0.6B ckpt --dtype bfloat16",
+        "--logits and --text also run both models. What does not hold is not written: status 1.\n"
+        "A model at a URL is read once, by ranges; no file of weights is kept on this disk.",
+        "  python -m megatron_bridge import Qwen3-0.6B ckpt --dtype bfloat16\n"
+        "  python -m megatron_bridge import http://localhost:8000/Qwen3-0.6B ckpt",
     ),
     "export": (
-        _export,
+        switches.add_export,
         "Convert a checkpoint to a Hugging Face folder.\n\n"
-        "The reverse of import, with the same proof.",
+        "The reverse of import, with the same proof.\n\n"
+        "It also takes a directory that Megatron-LM wrote, in its torch_dist or its old torch\n"
+        "layout, of any parallel sizes. Family and config.json are made from the arguments that\n"
+        "Megatron-LM keeps in its checkpoints; what cannot be known is asked for by name. The\n"
+        "vocabulary's padding is left behind. `inspect` says beforehand what is missing.",
         "  python -m megatron_bridge export ckpt back\n"
-        "  python -m megatron_bridge export ckpt served --as native",
+        "  python -m megatron_bridge export ckpt served --as native\n"
+        "  python -m megatron_bridge export megatron/checkpoints back --tokenizer tokenizer",
+    ),
+    "inspect": (
+        switches.add_inspect,
+        "Say what lies in a folder: ours, Megatron-LM's or Hugging Face's.\n\n"
+        "Format, iteration, the layout that it was written in, family, parameters, number\n"
+        "formats, vocabulary, optimizer, and what is missing for an export. Reads headers only.",
+        "  python -m megatron_bridge inspect megatron/checkpoints --tensors",
+    ),
+    "reshard": (
+        switches.add_reshard,
+        "Turn Megatron-LM's old torch layout into torch_dist.\n\n"
+        "Weights and optimizer state; Megatron-LM takes the training up from it in any layout.",
+        "  python -m megatron_bridge reshard megatron/checkpoints resharded",
     ),
     "verify": (
-        _verify,
+        switches.add_verify,
         "Say whether a folder and a checkpoint hold the same model.\n\n"
         "Reads both anew, converts the checkpoint's tensors back and compares each by digest, and\n"
         "the config and tokenizer too. Where the number formats differ, the wider side is cast to\n"
@@ -295,14 +121,14 @@ _COMMANDS: dict[str, tuple[Callable[[argparse.ArgumentParser], Any], str, str]] 
         "  python -m megatron_bridge verify Qwen3-0.6B ckpt --logits --text page.txt --tp 2",
     ),
     "train": (
-        _train,
+        switches.add_train,
         "Train a checkpoint; the same call resumes a killed run.\n\n"
         "Starts world_size ranks on this machine. Prints what was measured, in JSON.",
         "  python -m megatron_bridge train ckpt --data tokens/train --end-of-document 0 \\\n"
         "      --out run --set steps=100 world_size=2 tensor_parallel=2 learning_rate=1e-5",
     ),
     "logits": (
-        _logits,
+        switches.add_logits,
         "Compute the logits of token ids: [batch, sequence, vocabulary].\n\n"
         "Starts tp x pp x ep ranks on this machine. The vocabulary is the model's own, without\n"
         "Megatron's padding. Hugging Face gives the same logits for the same ids, up to rounding.",
@@ -312,7 +138,7 @@ _COMMANDS: dict[str, tuple[Callable[[argparse.ArgumentParser], Any], str, str]] 
         "  print(load('logits.safetensors')['logits'].argmax(-1))\"",
     ),
     "generate": (
-        _generate,
+        switches.add_generate,
         "Continue prompts greedily; writes the new ids.\n\n"
         "Starts tp x pp x ep ranks on this machine. Each step takes the likeliest token; nothing\n"
         "stops early, also not an end-of-document token. Ids are those of the model's tokenizer,\n"
@@ -322,7 +148,7 @@ _COMMANDS: dict[str, tuple[Callable[[argparse.ArgumentParser], Any], str, str]] 
         "--out new.json",
     ),
     "families": (
-        _families,
+        switches.add_families,
         "List the model families; their tensors' names; what each was proved by.\n\n"
         "One line a family: its layers, what our own modules do in it (in brackets: in some of\n"
         "its models), and the only values of config.json's switches that can be carried over.",

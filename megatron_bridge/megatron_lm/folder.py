@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -23,6 +24,8 @@ Format = Literal["torch_dist", "torch"]
 
 LATEST = "latest_checkpointed_iteration.txt"
 _ITERATION = re.compile(r"iter_(\d+)")
+_STATE = re.compile(r"(?:chained_\d+\.)?optimizer\.(?:state\.)?(\w+)\.")
+_MOMENTS = {"exp_avg", "exp_avg_sq", "momentum_buffer", "fp32_from_fp16_params"}
 _COMMON = "common_state/shard_0_1"
 """The byte entry of a `torch_dist` checkpoint that has what lay in `common.pt` before."""
 _OTHERS = {
@@ -107,6 +110,40 @@ def tensors(folder: Path) -> Tensors:
     return Reader(folder)
 
 
+def optimizer_states(run: Run) -> set[str]:
+    """Return what the run's optimizer keeps of each parameter, by name; empty without one."""
+    if run.format == "torch_dist":
+        with Reader(run.folder) as reader:
+            return states(reader.shapes())
+    first = min(run.folder.glob("mp_rank_*"))
+    paths = [first / "model_optim_rng.pt", *sorted(first.glob("*optim.pt"))]
+    found: set[str] = set()
+    for path in paths:
+        if path.is_file():
+            found |= _states(_loaded(path))
+    return found
+
+
+def states(keys: Iterable[str]) -> set[str]:
+    """Return what an optimizer keeps of each parameter, from the keys of a `torch_dist`."""
+    return {found[1] for key in keys if (found := _STATE.match(key))}
+
+
+def _states(tree: Any) -> set[str]:
+    if not isinstance(tree, dict):
+        return set()
+    names = _MOMENTS & {name for name in tree if isinstance(name, str)}
+    return names.union(*(_states(value) for key, value in tree.items() if key != "model"))
+
+
+def _loaded(path: Path) -> Any:
+    file = LocalFile(path)
+    try:
+        return torch_file.load(file)
+    finally:
+        file.close()
+
+
 def _place(folder: Path) -> Path:
     latest = folder / LATEST
     if latest.is_file():
@@ -160,17 +197,10 @@ def _common(folder: Path) -> dict[str, Any]:
     """What all ranks have in common: arguments, iteration, schedules."""
     path = folder / "common.pt"
     if path.is_file():
-        file = LocalFile(path)
-        try:
-            found = torch_file.load(file)
-        finally:
-            file.close()
+        found = _loaded(path)
     else:
-        reader = Reader(folder)
-        try:
+        with Reader(folder) as reader:
             found = reader.entry(_COMMON) if reader.has_entry(_COMMON) else {}
-        finally:
-            reader.close()
         found = found[0] if isinstance(found, list) and found else found
     return found if isinstance(found, dict) else {}
 

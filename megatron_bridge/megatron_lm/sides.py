@@ -54,15 +54,15 @@ def write(arguments: Arguments, padded: int, given: Given, folder: Path) -> Told
         ConfigError: the vocabulary's true size is not known, or something given does not fit.
         InputError: a file given cannot be read, or the arguments lack something.
     """
-    found = _tokenizer(arguments, given)
+    found = tokenizer_of(arguments, given)
     if given.like is not None:
         config, told = _given_config(arguments, given)
         size, source = config[_vocab_name(config)], "config.json of --like"
         if given.vocab_size is not None:
             size, source = given.vocab_size, "--vocab-size"
     else:
-        reading = megatron.only_reading(_present(arguments))
-        size, source = _size(arguments, found, given)
+        reading = megatron.only_reading(present(arguments))
+        size, source = vocabulary(arguments, found, given)
         family, config = candidates.choose(megatron.fields(reading), size, given.model_type)
         told = f"made from the arguments, as {family.model_type}"
     check_size(arguments, size, padded, source)
@@ -96,14 +96,21 @@ def check_size(arguments: Arguments, size: int, padded: int, source: str) -> Non
     )
 
 
-def _tokenizer(arguments: Arguments, given: Given) -> Tokenizer | None:
+def tokenizer_of(arguments: Arguments, given: Given = NOTHING) -> Tokenizer | None:
+    """Return the tokenizer given, or the one that the arguments name on this disk, or None."""
     if given.tokenizer is not None:
         return tokenizer.given(given.tokenizer)
     return tokenizer.of_run(arguments) if given.like is None else None
 
 
-def _size(arguments: Arguments, found: Tokenizer | None, given: Given) -> tuple[int, str]:
-    """Return the true number of tokens, and who says so."""
+def vocabulary(
+    arguments: Arguments, found: Tokenizer | None, given: Given = NOTHING
+) -> tuple[int, str]:
+    """Return the true number of tokens, and who says so.
+
+    Raises:
+        ConfigError: nobody does.
+    """
     if given.vocab_size is not None:
         return given.vocab_size, "--vocab-size"
     if found is not None and (size := found.size):
@@ -180,7 +187,12 @@ def _tokenizer_words(found: Tokenizer | None, given: Given) -> str | None:
     return None
 
 
-def _present(arguments: Arguments) -> Arguments:
+def present(arguments: Arguments) -> Arguments:
+    """Return the arguments.
+
+    Raises:
+        InputError: there are none.
+    """
     if not arguments:
         raise InputError(
             "The checkpoint holds no arguments of the run",
