@@ -35,11 +35,23 @@ class Address:
         """True where a server is asked, which lists its files only if it likes to."""
         return self.scheme in ("http", "https")
 
+    @property
+    def name(self) -> str:
+        """The last part of the path."""
+        return self.split()[1]
+
     def join(self, name: str) -> Address:
         """Return the address of a file of this folder; a query, such as a signature, is kept."""
         parts = urlsplit(self.url)
         path = f"{parts.path.rstrip('/')}/{quote(name) if self.is_http else name}"
         return Address(urlunsplit((parts.scheme, parts.netloc, path, parts.query, "")))
+
+    def split(self) -> tuple[Address, str]:
+        """Return the address of the folder that this file is in, and the file's name."""
+        parts = urlsplit(self.url)
+        folder, _, name = parts.path.rpartition("/")
+        above = Address(urlunsplit((parts.scheme, parts.netloc, folder, parts.query, "")))
+        return above, unquote(name) if self.is_http else name
 
 
 def parse(given: Path | str) -> Path | Address:

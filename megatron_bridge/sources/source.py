@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from megatron_bridge import families
-from megatron_bridge.sources import folder, fp8, remote_folder
+from megatron_bridge.sources import folder, fp8, gguf, remote_folder
 from megatron_bridge.sources.address import Address, parse
 from megatron_bridge.sources.ranges import LocalFile, Ranges
 from megatron_bridge.sources.remote import RemoteFile
@@ -25,7 +25,7 @@ class Source:
     """
 
     weights: str
-    """A folder, or a URL without its secrets."""
+    """A folder or a GGUF file, or a URL without its secrets."""
     files: Path
     """A folder on this disk."""
     blocks: fp8.Blocks | None = None
@@ -36,6 +36,8 @@ class Source:
     """The names of the files there."""
     fetched: int = 0
     """Bytes of the files that were brought to this disk."""
+    name: str = ""
+    """The model's own, where a GGUF file has one."""
 
     @classmethod
     def of_folder(cls, place: Path) -> Source:
@@ -59,27 +61,33 @@ class Source:
                 files.append(file)
             return file
 
+        if (self.files / gguf.TABLE).is_file():
+            return gguf.tensors(self.files, opened), files
         present = [path.name for path in Path(self.weights).glob("*") if path.is_file()]
         found = folder.find(self.weights, self.present or present, opened)
         return fp8.dequantised(found, self.blocks, self.weights), files
 
     def _open(self, name: str) -> Ranges:
         if self.address is None:
-            return LocalFile(Path(self.weights) / name)
+            place = Path(self.weights)
+            return LocalFile((place if place.is_dir() else place.parent) / name)
         is_here = name.endswith(folder.INDEX_SUFFIX)
         return LocalFile(self.files / name) if is_here else RemoteFile(self.address.join(name))
 
 
 @contextmanager
 def opened(given: Path | str, to: str | None = None) -> Iterator[Source]:
-    """Yield the model that a user names: a Hugging Face folder.
+    """Yield the model that a user names: a Hugging Face folder or a GGUF file.
 
     Args:
-        given: the folder, or its URL as text.
+        given: the folder or file, or its URL as text.
         to: the number format that quantised weights become; by default the model's own.
     """
     with tempfile.TemporaryDirectory(prefix="megaline-") as scratch:
         place = parse(given)
+        if gguf.is_one(place.name):
+            yield _of_gguf(place, Path(scratch))
+            return
         if isinstance(place, Path):
             source = Source.of_folder(place.resolve())
         else:
@@ -87,6 +95,28 @@ def opened(given: Path | str, to: str | None = None) -> Iterator[Source]:
             present, fetched = remote_folder.fetch(place, files)
             source = Source(place.shown, files, address=place, present=present, fetched=fetched)
         yield _settled(source, Path(scratch), to)
+
+
+def _of_gguf(place: Path | Address, scratch: Path) -> Source:
+    """Make a folder of a GGUF file's facts."""
+    if isinstance(place, Path):
+        # Links are kept: the parts of a model lie beside the link.
+        source, name = Source(str(place.absolute()), scratch), place.name
+    else:
+        address, name = place.split()
+        source = Source(place.shown, scratch, address=address)
+    with ExitStack() as closing:
+        files: dict[str, Ranges] = {}
+
+        def opened(part: str) -> Ranges:
+            if part not in files:
+                files[part] = source._open(part)
+                closing.callback(files[part].close)
+            return files[part]
+
+        own = gguf.unpack(name, opened, scratch)
+        fetched = sum(file.fetched for file in files.values() if isinstance(file, RemoteFile))
+    return replace(source, name=own, fetched=fetched)
 
 
 def _settled(source: Source, scratch: Path, to: str | None) -> Source:

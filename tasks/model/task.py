@@ -55,7 +55,7 @@ def _check(out: Path, metrics: dict[str, Any]) -> None:
         )  # fmt: skip
 
 
-@stage("model", version=1, output=HFModel, label=_label, resolve=_resolve, check=_check)
+@stage("model", version=2, output=HFModel, label=_label, resolve=_resolve, check=_check)
 def model(config: ModelConfig, ctx: Context) -> dict[str, Any]:
     """Make the folder that tokens, to_megatron and evaluate start from."""
     path = folder.locate(config.source)
