@@ -18,7 +18,7 @@ HOMES = {
         "megatron_bridge/reference.py", "tasks/model/", "tasks/tokens/", "tasks/evaluate/",
         "tasks/export/",
     ),
-    "gguf": ("megatron_bridge/sources/gguf.py", "tasks/model/"),
+    "gguf": ("megatron_bridge/sources/gguf.py",),
     "cyclopts": ("flows/",),
     "jinja2": ("flows/page.py",),
     "tensorboard": ("tasks/train/events.py",),
