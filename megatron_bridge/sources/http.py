@@ -104,18 +104,19 @@ class Http:
 
     async def _whole(self, limit: int, accepted: str = "*/*") -> tuple[str, bytes]:
         async with await self._get({"Accept": accepted}) as answer:
-            size = answer.content_length
+            size = answer.content_length or 0
             if answer.status != 200:
                 raise unusable(self.shown, f"the status {answer.status}")
             data = bytearray()
             try:
-                async for chunk in answer.content.iter_any():
+                while size <= limit and (chunk := await answer.content.readany()):
                     data += chunk
-                    if len(data) > limit:
-                        answer.close()
-                        raise too_large(self.shown, limit, size or "more")
+                    size = max(size, len(data))
             except _failures() as error:
                 raise Interrupted(type(error).__name__) from None
+            if size > limit:
+                answer.close()
+                raise too_large(self.shown, limit, size)
             return answer.content_type, bytes(data)
 
     async def _get(self, headers: dict[str, str]) -> aiohttp.ClientResponse:

@@ -1,0 +1,235 @@
+"""Servers that misbehave, and folders that are not what they say."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import fsspec
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from megatron_bridge import __main__, hf, transfer
+from megatron_bridge.convert import import_hf
+from megatron_bridge.errors import ConfigError, InputError, RetryableError
+from megatron_bridge.proof import TENSORS, Proof
+from megatron_bridge.sources import filesystem, remote_folder, source
+from megatron_bridge.sources.address import Address, parse
+from megatron_bridge.sources.remote import RemoteFile
+
+SHARD = "model-0.safetensors"
+
+
+def opened(url: str) -> list[str]:
+    with source.opened(url) as found, hf.Weights(found) as weights:
+        return weights.names
+
+
+def test_a_server_without_ranges_is_refused_and_its_file_not_swallowed(served: Any) -> None:
+    served.gives_ranges = False
+    os.truncate(served.folder / SHARD, 2**26)
+    with pytest.raises(InputError, match="does not give ranges"):
+        opened(served.url)
+    assert served.sent[SHARD] < 2**24
+
+
+@pytest.mark.parametrize("fault", ["shifted", "one_more"])
+def test_another_range_than_the_one_asked_for_is_refused(served: Any, fault: str) -> None:
+    file = RemoteFile(Address(f"{served.url}/{SHARD}"))
+    setattr(served, fault, True)
+    with pytest.raises(InputError, match="does not give ranges"):
+        file.read(100, 50)
+
+
+def test_what_passes_is_waited_out(served: Any) -> None:
+    served.broken_every, served.busy_every = 3, 5
+    data = (served.folder / SHARD).read_bytes()
+    file = RemoteFile(Address(f"{served.url}/{SHARD}"))
+    assert b"".join(file.read(n, 9000) for n in range(0, 180_000, 9000)) == data[:180_000]
+    # What had arrived when a connection broke is kept.
+    assert file.fetched == served.total == 180_000
+
+
+def test_what_does_not_pass_may_be_run_again(served: Any) -> None:
+    served.busy_every = 1
+    with pytest.raises(RetryableError, match="same command again"):
+        opened(served.url)
+    assert sum(served.asked.values()) == 4
+
+
+def test_nobody_there_may_be_run_again(served: Any) -> None:
+    with pytest.raises(RetryableError, match="failed"):
+        opened("http://127.0.0.1:9")  # the port of the discard service, which nobody runs
+
+
+def test_a_folder_without_config_says_what_was_looked_for(served: Any) -> None:
+    with pytest.raises(InputError, match=r"looked for .*config.json.*safetensors.index.json"):
+        opened(f"{served.url}/nothing")
+
+
+def test_a_missing_shard_is_named(served: Any) -> None:
+    (served.folder / SHARD).unlink()
+    with pytest.raises(InputError, match=SHARD):
+        opened(served.url)
+
+
+def test_a_truncated_shard_is_refused(served: Any) -> None:
+    os.truncate(served.folder / SHARD, 20_000)
+    with pytest.raises(InputError, match="whole safetensors file"):
+        opened(served.url)
+
+
+def test_a_listing_shows_files_of_any_name(served: Any) -> None:
+    (served.folder / "modeling_own.py").write_text("x = 1")
+    (served.folder / "training_args.bin").write_text("no weights")
+    served.listing = True
+    with source.opened(served.url) as found:
+        assert (found.files / "modeling_own.py").read_text() == "x = 1"
+    assert not served.sent["training_args.bin"]
+
+
+def test_without_a_listing_config_names_the_modules(served: Any) -> None:
+    config = json.loads((served.folder / "config.json").read_text())
+    config["auto_map"] = {"AutoModel": "modeling_own.Model"}
+    (served.folder / "config.json").write_text(json.dumps(config))
+    (served.folder / "modeling_own.py").write_text("x = 1")
+    with source.opened(served.url) as found:
+        assert (found.files / "modeling_own.py").is_file()
+
+
+def test_a_name_that_leads_elsewhere_is_refused(served: Any) -> None:
+    index = served.folder / "model.safetensors.index.json"
+    index.write_text(json.dumps({"weight_map": {"a": "../secret.safetensors"}}))
+    with pytest.raises(InputError, match="leads out"):
+        opened(served.url)
+
+
+def test_absurd_files_beside_the_weights_are_refused(
+    served: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(remote_folder, "LIMIT", 2**20)
+    (served.folder / "README.md").touch()
+    os.truncate(served.folder / "README.md", 2**26)
+    with pytest.raises(InputError, match="too large"):
+        opened(served.url)
+    assert served.sent["README.md"] < 2**24
+
+
+def test_both_models_cannot_be_run_from_afar(served: Any, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="on this disk"):
+        import_hf(served.url, tmp_path / "out", proof=Proof(logits=True))
+    assert served.total < 50_000
+
+
+@pytest.mark.parametrize("changes", [False, True])
+def test_an_interrupted_import_goes_on_unless_the_model_changed(
+    served: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changes: bool
+) -> None:
+    monkeypatch.setattr(transfer, "BLOCK_BYTES", 50_000)
+    monkeypatch.setattr(transfer, "GROUP_BYTES", 400_000)
+    size = sum(path.stat().st_size for path in served.folder.iterdir())
+
+    def fail(done: int, total: int, **_: Any) -> None:
+        if done > 12:
+            served.busy_every = 1
+
+    with pytest.raises(RetryableError):
+        import_hf(served.url, tmp_path / "out", proof=TENSORS, progress=fail)
+    assert list((tmp_path / ".out.unfinished" / "journal").glob("write-*.json"))
+    served.busy_every, before = 0, served.total
+    if changes:
+        data = bytearray((served.folder / SHARD).read_bytes())
+        data[-5] ^= 1
+        (served.folder / SHARD).write_bytes(data)
+    import_hf(served.url, tmp_path / "out", proof=TENSORS)
+    assert (served.total - before > 0.9 * size) == changes
+    found = import_hf(served.folder, tmp_path / "local", proof=TENSORS)
+    assert found["holds"]
+    for path in (tmp_path / "local").glob("*.distcp"):
+        assert path.read_bytes() == (tmp_path / "out" / path.name).read_bytes()
+
+
+def test_a_model_that_changes_while_it_is_read_is_refused(served: Any, tmp_path: Path) -> None:
+    def change(done: int, *_: Any, **__: Any) -> None:
+        os.utime(served.folder / SHARD)
+
+    with pytest.raises(InputError, match="changed while"):
+        import_hf(served.url, tmp_path / "out", proof=TENSORS, progress=change)
+    assert not (tmp_path / "out").exists()
+
+
+def test_secrets_of_a_url_are_told_nowhere(
+    served: Any, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    url = served.url.replace("//", "//anna:geheim@") + "?Signature=s3cr3t"
+    (tmp_path / "ids.json").write_text("[[1, 2]]")
+    command = ["import", url, str(tmp_path / "out" / "ckpt")]
+    assert __main__.main([*command, "--tokens", str(tmp_path / "ids.json")]) == 2
+    served.busy_every = 1
+    assert __main__.main(command) == 3
+    served.busy_every = 0
+    shard = served.folder / SHARD
+    whole = shard.read_bytes()
+    shard.unlink()
+    assert __main__.main(command) == 2
+    shard.write_bytes(whole)
+    assert __main__.main(command) == 0
+    assert __main__.main(["verify", url, command[2]]) == 0
+    texts = [path.read_bytes() for path in (tmp_path / "out").rglob("*") if path.is_file()]
+    texts += [text.encode() for text in capfd.readouterr()]
+    assert any(b"***@127.0.0.1" in text for text in texts)
+    assert not any(secret in t for t in texts for secret in (b"geheim", b"s3cr3t", b"anna"))
+
+
+def test_any_filesystem_and_torch_files(served: Any, tmp_path: Path) -> None:
+    tensors = load_file(served.folder / SHARD) | load_file(served.folder / "model-1.safetensors")
+    shutil.rmtree(served.folder / "hf", ignore_errors=True)
+    for path in served.folder.glob("model*"):
+        path.unlink()
+    torch.save(tensors, served.folder / "pytorch_model.bin")
+    fs = fsspec.filesystem("memory")
+    for path in served.folder.iterdir():
+        fs.pipe(f"/models/toy/{path.name}", path.read_bytes())
+    local = import_hf(served.folder, tmp_path / "local", proof=TENSORS)
+    for url in ("memory://models/toy", served.url, f"file://{served.folder}"):
+        found = import_hf(url, tmp_path / url[:4], proof=TENSORS)
+        assert found["inverse"] == local["inverse"]
+        assert ("source" in found) == (not url.startswith("file"))
+    assert served.total <= 1.02 * sum(path.stat().st_size for path in served.folder.iterdir())
+
+
+def test_oss_wants_its_credentials_from_three_variables(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("OSS_ACCESS_KEY_ID", "OSS_ACCESS_KEY_SECRET", "OSS_ENDPOINT"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("OSS_ENDPOINT", "http://127.0.0.1:9")
+    with pytest.raises(ConfigError, match="no OSS_ACCESS_KEY_ID, OSS_ACCESS_KEY_SECRET"):
+        opened("oss://bucket/model")
+
+
+def test_one_byte_more_is_cut_off_for_oss_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Greedy:
+        def cat_file(self, path: str, start: int, end: int) -> bytes:
+            return bytes(range(start, end + 1))
+
+    monkeypatch.setattr(filesystem, "connect", lambda address: (Greedy(), "x"))
+    target = bytearray(4)
+    filesystem.File(Address("oss://bucket/x")).fill(3, memoryview(target))
+    assert target == bytes([3, 4, 5, 6])
+    with pytest.raises(InputError, match="ranges"):
+        filesystem.File(Address("s3://bucket/x")).fill(3, memoryview(target))
+
+
+def test_what_a_user_names() -> None:
+    assert parse("models/x") == Path("models/x")
+    assert parse("file:///models/a%20b") == Path("/models/a b")
+    address = parse("https://u:p@host:8/m/?sig=1")
+    assert isinstance(address, Address)
+    assert address.join("a b").url == "https://u:p@host:8/m/a%20b?sig=1"
+    assert address.shown == "https://***@host:8/m/?***"
+    assert "sig" not in repr(address)
+    with pytest.raises(ConfigError, match="chain"):
+        parse("simplecache::https://host/m")
