@@ -105,17 +105,19 @@ class View:
     def _claimed(self, bounds: Sequence[Bound], shape: ModelShape) -> dict[str, Shape]:
         """Global shapes of what was found; a key that lacks a layer or an expert is refused."""
         found: dict[str, Shape] = {}
+        lost: dict[str, str] = {}
         for bound in bounds:
             parts = self._found.get((bound.slot.key, bound.slot.index))
             if parts is None:
-                if bound.slot.key in found:
-                    raise _incomplete(self.folder, str(bound.slot))
+                lost.setdefault(bound.slot.key, str(bound.slot))
                 continue
             tail = parts[0].shape
             if tail:
                 tail = (sum(part.shape[0] for part in parts), *tail[1:])
             dtype = self._raw.shapes()[parts[0].key][1]
             found[bound.slot.key] = ((*bound.counts(shape), *tail), dtype)
+        if partly := found.keys() & lost.keys():
+            raise _incomplete(self.folder, lost[min(partly)])
         return found
 
 
