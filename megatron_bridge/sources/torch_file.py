@@ -2,7 +2,8 @@
 
 Such a file is a zip archive, uncompressed, with a pickle (`data.pkl`) and one member for each
 storage. The pickle is read by an unpickler that builds nothing but what it knows; a tensor becomes
-a `Stored`, so that a file of any size is read in pieces.
+a `Stored`, so that a file of any size is read in pieces, and an object of a training run becomes
+its name and values (`inert`).
 """
 
 from __future__ import annotations
@@ -16,8 +17,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from megatron_bridge.errors import InputError, PipelineError
+from megatron_bridge.sources import inert
 from megatron_bridge.sources.ranges import Ranges
 from megatron_bridge.sources.stored import Stored
+from megatron_bridge.sources.strided import Strided
 
 _STORAGES = {
     "DoubleStorage": "float64",
@@ -69,7 +72,7 @@ class _Storage:
 
 
 class _Unpickler(pickle.Unpickler):
-    """Builds plain values, ordered dictionaries and tensors by reference."""
+    """Builds plain values, tensors by reference, and inert stand-ins for a run's own objects."""
 
     def __init__(
         self,
@@ -87,9 +90,13 @@ class _Unpickler(pickle.Unpickler):
             ("torch", "Size"): tuple,
             ("torch._utils", "_rebuild_tensor_v2"): self._tensor,
             ("torch._utils", "_rebuild_parameter"): lambda data, *_: data,
+            # A tensor with attributes of its own.
+            ("torch._tensor", "_rebuild_from_type_v2"): lambda *parts: self._tensor(*parts[2]),
         }
         if (module, name) in known:
             return known[module, name]
+        if (stand_in := inert.stand_in(module, name)) is not None:
+            return stand_in
         import torch
 
         if module == "torch" and name in _STORAGES:
@@ -121,27 +128,25 @@ class _Unpickler(pickle.Unpickler):
         return info.header_offset + 30 + name + extra
 
     def _tensor(self, storage: _Storage, offset: int, size: Any, stride: Any, *_: Any) -> Stored:
-        wanted, step = [], 1
-        for length in reversed(tuple(size)):
-            wanted.append(step)
-            step *= length
-        strides = tuple(stride)
-        matters = [n > 1 for n in size]
-        if [s for s, m in zip(strides, matters, strict=True) if m] != [
-            s for s, m in zip(reversed(wanted), matters, strict=True) if m
-        ]:
-            raise InputError(
-                "A tensor of the file is not stored row by row",
-                where=self._file.name,
-                expected=f"strides {tuple(reversed(wanted))}",
-                got=strides,
-                fix="save it anew with tensor.contiguous()",
-            )
+        sizes, strides = tuple(size), tuple(stride)
         item = storage.dtype.itemsize
-        if min(offset, *size, 0) < 0 or (offset + math.prod(size)) * item > storage.size:
-            raise _damaged(self._file, f"a tensor of {list(size)} beyond its storage")
+        last = sum((n - 1) * step for n, step in zip(sizes, strides, strict=True))
+        beyond = offset + (last + 1 if math.prod(sizes) else 0)
+        if min(offset, *sizes, *strides, 0) < 0 or beyond * item > storage.size:
+            raise _damaged(self._file, f"a tensor of {list(sizes)} beyond its storage")
         place = storage.offset + offset * item
-        return Stored(self._file, place, storage.dtype, tuple(size))
+        if _row_by_row(sizes, strides):
+            return Stored(self._file, place, storage.dtype, sizes)
+        return Strided(self._file, place, storage.dtype, sizes, strides)
+
+
+def _row_by_row(sizes: tuple[int, ...], strides: tuple[int, ...]) -> bool:
+    step = 1
+    for length, stride in zip(reversed(sizes), reversed(strides), strict=True):
+        if length > 1 and stride != step:
+            return False
+        step *= length
+    return True
 
 
 class _Seekable(io.RawIOBase):

@@ -51,10 +51,20 @@ def test_torch_rows_are_torchs(tmp_path: Path, dtype: torch.dtype) -> None:
     assert found["list"] == [1, 2.5, None, True, (3,)]
 
 
-def test_a_tensor_that_is_not_stored_row_by_row_is_refused(tmp_path: Path) -> None:
-    torch.save({"w": some(torch.float32)[0].t()}, tmp_path / "x.pt")
-    with pytest.raises(InputError, match="row by row"):
-        torch_file.load(LocalFile(tmp_path / "x.pt"))
+def test_tensors_that_are_not_stored_row_by_row_are_torchs(tmp_path: Path) -> None:
+    whole = torch.arange(120, dtype=torch.float32).reshape(4, 5, 6)
+    views = {
+        "transposed": whole[1].t(),
+        "columns": whole[:, :, 2:4],
+        "swapped": whole.transpose(0, 2),
+        "repeated": whole[0, :1].expand(3, 6),
+    }
+    torch.save(views, tmp_path / "x.pt")
+    found = torch_file.load(LocalFile(tmp_path / "x.pt"))
+    for name, view in views.items():
+        assert torch.equal(found[name].read(), view)
+        assert torch.equal(found[name].read(1, 3), view[1:3])
+        assert torch.equal(found[name].at((2,)).read(), view[2])
 
 
 class Payload:

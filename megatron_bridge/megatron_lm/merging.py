@@ -1,0 +1,332 @@
+"""The tensors of all ranks of the old `torch` layout as one set of global tensors.
+
+Layers are numbered by what is there: each stage's first chunk in turn, then each stage's second.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from megatron_bridge.errors import ConfigError, InputError, MappingError
+from megatron_bridge.megatron_lm import splits
+from megatron_bridge.megatron_lm.rank_files import Rank, RankFiles
+from megatron_bridge.megatron_lm.splits import Split
+from megatron_bridge.options import ATTENTION_NORM, MLP_NORM
+from megatron_bridge.sources.stored import Stored
+from megatron_bridge.sources.strided import Strided
+
+if TYPE_CHECKING:
+    import torch
+
+Chunk = Mapping[str, Any]
+"""A model chunk's tensors by Megatron's names for its modules."""
+
+EMBEDDING, OUTPUT = "embedding.word_embeddings.weight", "output_layer.weight"
+_EXPERTS = "mlp.experts.experts."
+_LAYER = re.compile(r"decoder\.layers\.(\d+)\.(.+)")
+_LOCAL = re.compile(r"mlp\.experts\.local_experts\.(\d+)\.(.+)")
+_GROUPED = re.compile(r"mlp\.experts\.(linear_fc[12]\.(?:weight|bias))(\d+)")
+_FUSED = {"mlp.experts.weight1": "linear_fc1.weight", "mlp.experts.weight2": "linear_fc2.weight"}
+"""All experts' matrices in one, transposed, as the first grouped layer had them."""
+
+
+@dataclass(frozen=True)
+class Local:
+    """A tensor's place within a chunk: its name without numbers, its layer and its expert."""
+
+    suffix: str
+    layer: int | None = None
+    expert: int | None = None
+
+
+@dataclass(frozen=True)
+class Block:
+    """Some rows of a rank's tensor, and where they lie in the global one."""
+
+    source: Stored
+    first: int
+    rows: int
+    row: int
+    column: int = 0
+
+
+@dataclass
+class Cell:
+    """One layer's, or expert's, part of a global tensor."""
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    blocks: list[Block]
+    copies: list[list[Block]] = field(default_factory=list)
+    """The same values on other ranks."""
+
+
+@dataclass
+class Merged:
+    """A global tensor."""
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    depth: int
+    """How many of its first dimensions count layers and experts."""
+    cells: dict[tuple[int, ...], Cell]
+
+
+def chunks(tree: Mapping[str, Any]) -> list[Chunk]:
+    """Return the model chunks of a rank's file; one that is not there is empty."""
+    if "model" in tree:
+        return [tree["model"]]
+    numbers = [int(key[5:]) for key in tree if re.fullmatch(r"model\d+", key)]
+    return [tree.get(f"model{i}", {}) for i in range(max(numbers) + 1)]
+
+
+def merge(files: RankFiles, trees: Mapping[Rank, Sequence[Chunk]]) -> dict[str, Merged]:
+    """Return global tensors by Megatron's keys.
+
+    Args:
+        files: the checkpoint, for its arguments and its layout.
+        trees: by rank, tensors of each chunk.
+
+    Raises:
+        MappingError: a tensor that is not known.
+        InputError: ranks that do not fit together.
+    """
+    split = files.arguments.get("expert_tensor_parallel_size")
+    if not files.experts_are_split() and split != 1:
+        raise ConfigError(
+            "Experts are split over fewer ranks than the attention, and over more than one",
+            where=files.folder,
+            expected=f"expert_tensor_parallel_size 1 or {files.size('tensor')}",
+            got=split,
+            fix="load it with Megatron-LM and save it with --ckpt-format torch_dist",
+        )
+    cells: dict[tuple[str, int | None, int | None], Cell] = {}
+    layers = 0
+    for stage, number, count in _stages(trees):
+        ranks = {r: _locals(files, trees[r][number]) for r in trees if r.pipeline == stage}
+        for local, cell in _stage(files, ranks):
+            layer = None if local.layer is None else layers + local.layer
+            cells[local.suffix, layer, local.expert] = cell
+        layers += count
+    if not files.arguments.get("untie_embeddings_and_output_weights", True):
+        copy = cells.pop((OUTPUT, None, None), None)
+        if copy is not None and (EMBEDDING, None, None) in cells:
+            cells[EMBEDDING, None, None].copies.append(copy.blocks)
+    return _stack(files, cells, layers)
+
+
+def _stages(trees: Mapping[Rank, Sequence[Chunk]]) -> Iterator[tuple[int, int, int]]:
+    """Yield stage, chunk and number of layers, in the order of the layers."""
+    for number in range(max(len(found) for found in trees.values())):
+        for stage in sorted({rank.pipeline for rank in trees}):
+            one = trees[min(rank for rank in trees if rank.pipeline == stage)]
+            if number < len(one):
+                numbers = {int(m[1]) for name in one[number] if (m := _LAYER.fullmatch(name))}
+                yield stage, number, len(numbers)
+
+
+def _locals(files: RankFiles, chunk: Chunk) -> dict[Local, Stored]:
+    """A chunk's tensors, without Transformer Engine's extra states."""
+    arguments = files.arguments
+    plain = arguments.get("transformer_impl", "local") == "local"
+    renamed = ATTENTION_NORM | MLP_NORM if plain and not _latent(arguments) else {}
+    found: dict[Local, Stored] = {}
+    for name, value in chunk.items():
+        if "_extra_state" in name:
+            continue
+        if not isinstance(value, Stored):
+            splits.split_of(f"{name}.", name, files.folder)
+        at = _LAYER.fullmatch(name)
+        suffix, layer = (at[2], int(at[1])) if at else (name, None)
+        if suffix in _FUSED:
+            for expert, part in _unfused(files, suffix, value):
+                found[Local(_EXPERTS + _FUSED[suffix], layer, expert)] = part
+            continue
+        for old, new in renamed.items():
+            suffix = suffix.replace(old, new) if suffix.startswith(old) else suffix
+        if one := _LOCAL.fullmatch(suffix):
+            found[Local(_EXPERTS + one[2], layer, int(one[1]))] = value
+        elif one := _GROUPED.fullmatch(suffix):
+            found[Local(_EXPERTS + one[1], layer, int(one[2]))] = value
+        else:
+            found[Local(suffix, layer)] = value
+    return found
+
+
+def _latent(arguments: Mapping[str, Any]) -> bool:
+    return bool(arguments.get("multi_latent_attention"))
+
+
+def _unfused(files: RankFiles, suffix: str, whole: Stored) -> Iterator[tuple[int, Stored]]:
+    """Yield the experts of a fused matrix, [out, in] each."""
+    total = int(files.arguments.get("num_experts") or 0)
+    count = total // files.size("expert")
+    if not count or type(whole) is not Stored:
+        raise InputError(
+            "Experts that lie in one matrix cannot be told apart",
+            where=files.folder,
+            expected="num_experts among the run's arguments, and a matrix stored row by row",
+            got=f"{suffix}, {total} experts",
+        )
+    wide, narrow = whole.shape if suffix.endswith("1") else whole.shape[::-1]
+    inner, outer = (wide, narrow // count) if suffix.endswith("1") else (narrow // count, wide)
+    step = inner * outer * whole.dtype.itemsize
+    for expert in range(count):
+        place = whole.offset + expert * step
+        yield expert, Strided(whole.file, place, whole.dtype, (outer, inner), (1, outer))
+
+
+def _stage(
+    files: RankFiles, ranks: Mapping[Rank, Mapping[Local, Stored]]
+) -> Iterator[tuple[Local, Cell]]:
+    """Yield one chunk of one stage, experts numbered through."""
+    first = ranks[min(ranks)]
+    width = 1 + max((n.expert for n in first if n.expert is not None), default=0)
+    for local in first:
+        if local.expert is None:
+            yield local, _cell(files, local, _parts(files, local, ranks, None), first)
+            continue
+        for expert in sorted({rank.expert for rank in ranks}):
+            parts = _parts(files, local, ranks, expert)
+            cell = _cell(files, local, parts, first)
+            yield replace(local, expert=expert * width + local.expert), cell
+
+
+def _parts(
+    files: RankFiles,
+    local: Local,
+    ranks: Mapping[Rank, Mapping[Local, Stored]],
+    expert: int | None,
+) -> list[Stored]:
+    """The tensors of the ranks that make up one, in order."""
+    chosen: dict[int, Rank] = {}
+    for rank in sorted(ranks):
+        if expert in (None, rank.expert):
+            chosen.setdefault(rank.tensor, rank)
+    order = [chosen[tensor] for tensor in sorted(chosen)]
+    if expert is not None and not files.experts_are_split():
+        order = order[:1]
+    try:
+        return [ranks[rank][local] for rank in order]
+    except KeyError as error:
+        raise MappingError(
+            "A tensor is on some ranks only",
+            where=files.folder,
+            expected=f"{_shown(local)} on each of tensor ranks {', '.join(map(str, chosen))}",
+            got=", ".join(files.places[r].name for r in order if local in ranks[r]),
+            fix="copy the whole checkpoint here",
+        ) from error
+
+
+def _cell(
+    files: RankFiles, local: Local, parts: list[Stored], beside: Mapping[Local, Stored]
+) -> Cell:
+    where, count = files.folder, len(parts)
+    split = splits.split_of(local.suffix, _shown(local), where)
+    shape = parts[0].shape
+    if split is Split.LATENT:
+        split = splits.latent(local.suffix, shape[0], files.arguments)
+    if split is Split.GATED and not _gated(local, shape[0], beside):
+        split = Split.ROWS
+    _check_shapes(files, local, split, parts)
+    rows = [part.shape[0] if part.shape else 1 for part in parts]
+    starts = [sum(rows[:i]) for i in range(count)]
+    if split is Split.WHOLE or count == 1:
+        copies = [[Block(part, 0, rows[0], 0)] for part in parts]
+        return Cell(shape, parts[0].dtype, copies[0], copies[1:])
+    if split is Split.COLUMNS:
+        wide = [part.shape[1] for part in parts]
+        blocks = [Block(p, 0, rows[0], 0, sum(wide[:i])) for i, p in enumerate(parts)]
+        return Cell((shape[0], sum(wide)), parts[0].dtype, blocks)
+    if split is Split.ROWS:
+        blocks = [Block(p, 0, n, at) for p, n, at in zip(parts, rows, starts, strict=True)]
+    else:
+        # Each rank has rows of the gate, then as many of the other half.
+        blocks = [
+            Block(part, half * n // 2, n // 2, half * sum(rows) // 2 + at // 2)
+            for half in (0, 1)
+            for part, n, at in zip(parts, rows, starts, strict=True)
+        ]
+    if local.suffix == "self_attention.linear_qkv.weight":
+        splits.check_attention(sum(rows), count, files.arguments, where)
+    return Cell((sum(rows), *shape[1:]), parts[0].dtype, blocks)
+
+
+def _gated(local: Local, rows: int, beside: Mapping[Local, Stored]) -> bool:
+    """True if a feed-forward layer's first matrix has twice the rows that its second takes."""
+    name = local.suffix.rpartition(".linear_fc1.")[0] + ".linear_fc2.weight"
+    second = beside.get(replace(local, suffix=name))
+    return second is not None and rows == 2 * second.shape[1]
+
+
+def _check_shapes(files: RankFiles, local: Local, split: Split, parts: list[Stored]) -> None:
+    free = {Split.ROWS: 0, Split.GATED: 0, Split.COLUMNS: 1}.get(split)
+    found = {(p.dtype, tuple(n for i, n in enumerate(p.shape) if i != free)) for p in parts}
+    if len(found) > 1:
+        raise InputError(
+            "The ranks' parts of a tensor do not fit together",
+            where=f"{files.folder}, {_shown(local)}",
+            expected="one number format and one shape",
+            got=", ".join(f"{part.dtype} {list(part.shape)}" for part in parts),
+            fix="copy the whole checkpoint here, of one iteration",
+        )
+
+
+def _stack(
+    files: RankFiles, cells: Mapping[tuple[str, int | None, int | None], Cell], layers: int
+) -> dict[str, Merged]:
+    apart = not _uniform(files.arguments, cells, layers)
+    grouped: dict[str, dict[tuple[int, ...], Cell]] = {}
+    for (suffix, layer, expert), cell in cells.items():
+        index = tuple(n for n in (None if apart else layer, expert) if n is not None)
+        number = f"{layer}." if apart else ""
+        key = suffix if layer is None else f"decoder.layers.{number}{suffix}"
+        grouped.setdefault(key, {})[index] = cell
+    merged = {}
+    for key, found in sorted(grouped.items()):
+        axes = [1 + max(numbers) for numbers in zip(*found, strict=True)]
+        if key.startswith("decoder.layers.") and not apart:
+            axes[0] = layers
+        one = next(iter(found.values()))
+        whole = len(found) == _product(axes)
+        if not whole or not splits.same((c.shape, c.dtype) for c in found.values()):
+            raise InputError(
+                "The layers or experts of a tensor do not fit together",
+                where=f"{files.folder}, {key}",
+                expected=f"{_product(axes)} of one shape and number format",
+                got=f"{len(found)} of {len({(c.shape, c.dtype) for c in found.values()})} kinds",
+                fix="copy the whole checkpoint here, of one iteration",
+            )
+        merged[key] = Merged((*axes, *one.shape), one.dtype, len(axes), found)
+    return merged
+
+
+def _uniform(
+    arguments: Mapping[str, Any],
+    cells: Mapping[tuple[str, int | None, int | None], Cell],
+    layers: int,
+) -> bool:
+    """True where Megatron keeps all layers under one key: layers of one kind."""
+    if arguments.get("num_experts"):
+        return bool(arguments.get("moe_layer_freq", 1) == 1)
+    kinds: dict[int, set[str]] = {n: set() for n in range(layers)}
+    for suffix, layer, _ in cells:
+        if layer is not None:
+            kinds[layer].add(suffix)
+    return splits.same(kinds.values()) if kinds else True
+
+
+def _product(numbers: Sequence[int]) -> int:
+    result = 1
+    for number in numbers:
+        result *= number
+    return result
+
+
+def _shown(local: Local) -> str:
+    numbers = [f"{name} {n}" for name, n in (("layer", local.layer), ("expert", local.expert))
+               if n is not None]  # fmt: skip
+    return " ".join([local.suffix, *numbers])
