@@ -16,6 +16,7 @@ from tasks.clean.brackets import Namespaces
 from tasks.clean.dump import Dump, Page, Site
 from tasks.clean.filters import FILTERS, Thresholds, reason_to_drop
 from tasks.clean.repair import repair
+from tasks.clean.splitters import require
 from tasks.clean.wikitext import clean
 
 # Characters of wikitext a worker gets at a time: enough to hide the cost of handing it over.
@@ -143,6 +144,8 @@ def _batches(dump: Dump, rules: Rules, counts: Counts) -> Iterator[_Batch]:
     pages: list[Page] = []
     size = 0
     for page in dump:
+        # The dump's language is known from its first page on.
+        require(rules.thresholds.splitter, dump.site.language)
         counts.pages += 1
         if page.namespace != 0:
             counts.other_namespaces += 1
@@ -193,9 +196,9 @@ def _document(
     if not text:
         counts.empty = 1
         return None, counts
-    reason = reason_to_drop(text, site.language, rules.thresholds)
-    if reason is not None:
-        counts.filtered[reason] += 1
+    verdict = reason_to_drop(text, site.language, rules.thresholds)
+    if verdict is not None:
+        counts.filtered[verdict.rule] += 1
         return None, counts
     record = {
         "id": page.id,

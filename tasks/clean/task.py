@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from tasks.clean.documents import Rules, write_shards
 from tasks.clean.filters import Thresholds
@@ -17,29 +17,14 @@ from tasks.core.fingerprint import Runtime
 from tasks.core.stage import Context, stage
 
 
-class CleanConfig(BaseModel):
+class CleanConfig(Thresholds):
     """What becomes of wiki markup, and which documents stay."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     repair: bool = Field(True, description="Repair mojibake and other broken text with ftfy")
     on_damage: Literal["error", "keep"] = Field(
         "error", description="A dump that ends early: stop, or keep the pages before the damage"
     )
     shard_mib: int = Field(64, ge=1, description="A shard ends when it has reached this size")
-    min_words: int = Field(20, ge=0, description="Drop documents with fewer words")
-    min_sentences: int = Field(2, ge=0, description="Drop documents with fewer sentences")
-    min_mean_word_length: float = Field(2.5, ge=0, description="Shorter words are no prose")
-    max_mean_word_length: float = Field(12.0, gt=0, description="Longer words are no prose")
-    max_symbol_share: float = Field(
-        0.25, ge=0, description="Most symbols of markup and code a word"
-    )
-    max_unpunctuated_share: float = Field(
-        0.99, ge=0, le=1, description="Largest share of text in lines that end no sentence"
-    )
-    min_stop_words: int = Field(
-        2, ge=0, le=8, description="Fewest of eight common English words (English wikis only)"
-    )
     workers: Annotated[int | None, Runtime] = Field(
         None, ge=1, description="Processes; all the machine's cores where left out"
     )
@@ -76,11 +61,10 @@ def check(out: Path, metrics: dict[str, Any]) -> None:
 @stage("clean", version=1, output=CleanCorpus, label=_label, check=check)
 def clean(config: CleanConfig, ctx: Context, corpus: RawCorpus) -> dict[str, Any]:
     """Turn a dump's articles into documents: markup to text, repair, filters, shards."""
-    names = set(Thresholds.__dataclass_fields__)
     counts = write_shards(
         corpus.files,
         ctx.out,
-        Rules(Thresholds(**config.model_dump(include=names)), config.repair),
+        Rules(config, config.repair),
         on_damage=config.on_damage,
         shard_bytes=config.shard_mib << 20,
         workers=config.workers or os.cpu_count() or 1,

@@ -1,0 +1,178 @@
+"""A document in numbers, each worked out when a filter first asks for it."""
+
+from __future__ import annotations
+
+import re
+from functools import cached_property
+
+from tasks.clean.repetition import Repetition
+from tasks.clean.splitters import UNSPACED, Splitter, count_sentences
+
+_LETTER = re.compile(r"[^\W\d_]")
+_LETTER_OR_DIGIT = re.compile(r"[^\W_]")
+_UNSPACED = re.compile(UNSPACED)
+_UNSPACED_RUN = re.compile(f"{UNSPACED}+")
+_WITHOUT_TERMINALS = ("th", "lo")
+_BLANK_LINES = re.compile(r"\n{2,}")
+_BULLETS = ("•", "-", "*", "–", "·")
+_ELLIPSES = ("…", "...")
+_TERMINALS = (
+    ".", "!", "?", '"', "'", ")", "…", "。", "！", "？", "」", "』", "）", "”", "’", ":", "।",
+    "؟", "۔", "።", "։", "။", "។",
+)  # fmt: skip
+# Gopher's eight for English; for the others the eight commonest in running text.
+_STOP_WORDS = {
+    "en": "the be to of and that have with", "simple": "the be to of and that have with",
+    "de": "der die und in den von zu das", "fr": "de la le et les des en un",
+    "es": "de la que el en y a los", "it": "di e il la che in a per",
+    "pt": "de a o que e do da em", "nl": "de van een het en in is dat",
+    "sv": "och i att det som en på är", "da": "og i at det er en til af",
+    "pl": "w i na z do się nie to", "cs": "a v se na je že o s",
+    "ru": "и в не на что с по как", "uk": "і в на що з не до та",
+    "bg": "на и да в се от за с", "tr": "ve bir bu da de için ile olarak",
+}  # fmt: skip
+STOP_WORDS = {language: frozenset(words.split()) for language, words in _STOP_WORDS.items()}
+_SAMPLE_WORDS = 300
+# More than an English article on Chinese holds, less than a Japanese list of English names.
+_UNSPACED_SHARE = 0.2
+
+
+class Measures:
+    """What the filters compare.
+
+    Args:
+        text: a cleaned document.
+        language: a wiki's code, such as `en` or `zh-yue`.
+        splitter: see `splitters`.
+        words: its words and marks, where a splitter has told them apart; else what lies between
+            spaces.
+    """
+
+    def __init__(
+        self, text: str, language: str, splitter: Splitter, words: list[str] | None = None
+    ) -> None:
+        self.text, self.language, self.splitter = text, language, splitter
+        self._between_spaces = words is None
+        self._words = text.split() if words is None else words
+        self._lines = text.split("\n")
+
+    @cached_property
+    def unspaced(self) -> int:
+        """Characters of scripts that do not divide words, where those are much of the text."""
+        # A search for one character is twice as fast as for runs, and in most texts finds none.
+        if not _UNSPACED.search(self.text):
+            return 0
+        found = sum(map(len, _UNSPACED_RUN.findall(self.text)))
+        return found if found > _UNSPACED_SHARE * len(self.text) else 0
+
+    @cached_property
+    def count(self) -> int:
+        """Words with a letter or digit; in unspaced scripts, half the characters and the rest."""
+        if self.unspaced:
+            spaced = _UNSPACED_RUN.sub(" ", self.text).split()
+            return self.unspaced // 2 + sum(1 for word in spaced if _LETTER_OR_DIGIT.search(word))
+        return len(self._words) - self._marks
+
+    @cached_property
+    def mean_word_length(self) -> float:
+        """Characters a word; 0 where the script has no spaces."""
+        if self.unspaced:
+            return 0.0
+        return sum(map(len, self._words)) / max(1, self.count)
+
+    @cached_property
+    def unlettered_words(self) -> float:
+        """Share of words without a letter, of those with a letter or digit; of characters where
+        the script has no spaces."""
+        if self.unspaced:
+            solid = self._solid
+            return 1 - sum(map(str.isalpha, solid)) / max(1, len(solid))
+        return (len(self._unlettered) - self._marks) / max(1, self.count)
+
+    def per_word(self, *signs: str) -> float:
+        """How often signs occur, a word."""
+        return sum(map(self.text.count, signs)) / max(1, self.count)
+
+    def stop_words(self, enough: float) -> float:
+        """How many different stop words occur, counted until they are enough; `enough` where none
+        are known for the language."""
+        stops = STOP_WORDS.get(self.language)
+        if stops is None:
+            return enough
+        found = 0
+        # In prose the first words settle it.
+        for words in (self._words[:_SAMPLE_WORDS], self._words):
+            found = len(stops.intersection(map(str.lower, words)))
+            if found >= enough:
+                break
+        return found
+
+    @cached_property
+    def bullet_lines(self) -> float:
+        """Share of lines that begin with a bullet."""
+        return sum(line.lstrip().startswith(_BULLETS) for line in self._lines) / len(self._lines)
+
+    @cached_property
+    def ellipsis_lines(self) -> float:
+        """Share of lines that end with an ellipsis."""
+        if not any(sign in self.text for sign in _ELLIPSES):
+            return 0.0
+        return sum(line.rstrip().endswith(_ELLIPSES) for line in self._lines) / len(self._lines)
+
+    @cached_property
+    def unpunctuated(self) -> float:
+        """Share of characters in lines that end without a sentence's end; 0 where a language has
+        no mark for it."""
+        if self.language in _WITHOUT_TERMINALS:
+            return 0.0
+        bare = sum(len(line) for line in self._lines if not line.rstrip().endswith(_TERMINALS))
+        return bare / max(1, sum(map(len, self._lines)))
+
+    @cached_property
+    def duplicate_lines(self) -> tuple[float, float]:
+        """Share of lines that stood before, and of the text's characters that are in them."""
+        return _duplicates([line for line in self._lines if line], len(self.text))
+
+    @cached_property
+    def duplicate_paragraphs(self) -> tuple[float, float]:
+        """The same for what blank lines divide."""
+        if "\n\n" not in self.text:
+            return 0.0, 0.0
+        return _duplicates(_BLANK_LINES.split(self.text.strip()), len(self.text))
+
+    def sentences(self, enough: float) -> int:
+        """Sentences, counted no further than `enough`: splitters take longer than all the rest."""
+        return count_sentences(self.text, self.language, int(enough), self.splitter)
+
+    @cached_property
+    def repetition(self) -> Repetition:
+        """The shares of n-grams, of words between spaces: a mark is repeated with its word."""
+        if self.unspaced:
+            return Repetition(self._solid, 2, len(self.text))
+        words = self._words if self._between_spaces else self.text.split()
+        return Repetition(words, 1, len(self.text))
+
+    @cached_property
+    def lorem_ipsum(self) -> int:
+        """How often the printers' dummy text begins."""
+        return self.text.lower().count("lorem ipsum")
+
+    @cached_property
+    def _solid(self) -> str:
+        """All characters but spaces."""
+        return "".join(self.text.split())
+
+    @cached_property
+    def _unlettered(self) -> list[str]:
+        # `str.isalpha` settles most words at a fifth of a search's price.
+        return [word for word in self._words if not word.isalpha() and not _LETTER.search(word)]
+
+    @cached_property
+    def _marks(self) -> int:
+        return sum(1 for word in self._unlettered if not _LETTER_OR_DIGIT.search(word))
+
+
+def _duplicates(parts: list[str], length: int) -> tuple[float, float]:
+    unique = set(parts)
+    characters = sum(map(len, parts)) - sum(map(len, unique))
+    return (len(parts) - len(unique)) / max(1, len(parts)), characters / max(1, length)
