@@ -17,7 +17,8 @@ RUN = """
     --disable-bias-linear --init-method-std 0.15 --norm-epsilon 1e-6
     --tokenizer-type NullTokenizer --vocab-size 101 --make-vocab-size-divisible-by 8
     --micro-batch-size 1 --global-batch-size 2 --train-iters 20 --lr 0.01 --lr-decay-style cosine
-    --weight-decay 0.1 --save-interval 3 --clip-grad 1.0 --seed 7 --attention-dropout 0 --hidden-dropout 0
+    --weight-decay 0.1 --save-interval 3 --clip-grad 1.0 --seed 7
+    --attention-dropout 0 --hidden-dropout 0
     --distributed-backend gloo --use-cpu-initialization --transformer-impl local
     --no-gradient-accumulation-fusion --no-masked-softmax-fusion --no-bias-swiglu-fusion
     --no-bias-dropout-fusion --no-rope-fusion --no-persist-layer-norm --disable-jit-fuser
@@ -28,7 +29,8 @@ SPLIT = "--tensor-model-parallel-size 2 --pipeline-model-parallel-size 2".split(
 CHUNKS = "--pipeline-model-parallel-size 2 --num-virtual-stages-per-pipeline-rank 2".split()
 BARE = ["--no-save-rng"]
 EXPERTS = """
-    --num-experts 4 --moe-ffn-hidden-size 20 --moe-router-topk 2 --moe-router-load-balancing-type none
+    --num-experts 4 --moe-ffn-hidden-size 20 --moe-router-topk 2
+    --moe-router-load-balancing-type none
     --moe-token-dispatcher-type allgather --expert-model-parallel-size 2 --moe-router-dtype fp32
 """.split()
 TORCH, TORCH_DIST = ["--ckpt-format", "torch"], ["--ckpt-format", "torch_dist"]

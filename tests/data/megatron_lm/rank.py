@@ -27,6 +27,7 @@ torch.cuda.set_device = lambda device: None
 torch.cuda.get_device_properties = lambda device: SimpleNamespace(major=9, minor=0)
 
 from megatron.core import mpu, tensor_parallel  # noqa: E402
+from megatron.core.distributed import finalize_model_grads  # noqa: E402
 from megatron.core.enums import ModelType  # noqa: E402
 from megatron.core.models.gpt import GPTModel, gpt_layer_specs  # noqa: E402
 from megatron.core.pipeline_parallel import get_forward_backward_func  # noqa: E402
@@ -50,6 +51,8 @@ def main() -> None:
     if os.environ.get("ZERO_MOMENTS"):
         forget_moments(optimizer)
     config = get_model_config(model[0])
+    config.grad_scale_func = optimizer.scale_loss
+    config.finalize_model_grads_func = finalize_model_grads
     first, report = args.iteration, []
     for iteration in range(first, first + int(os.environ.get("STEPS", "0"))):
         data: Any = [RerunDataIterator(samples(iteration)) for _ in model]
