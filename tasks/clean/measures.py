@@ -12,11 +12,11 @@ _LETTER = re.compile(r"[^\W\d_]")
 _LETTER_OR_DIGIT = re.compile(r"[^\W_]")
 _UNSPACED = re.compile(UNSPACED)
 _UNSPACED_RUN = re.compile(f"{UNSPACED}+")
-_WITHOUT_TERMINALS = ("th", "lo")
+WITHOUT_TERMINALS = ("th", "lo")
 _BLANK_LINES = re.compile(r"\n{2,}")
 _BULLETS = ("•", "-", "*", "–", "·")
 _ELLIPSES = ("…", "...")
-_TERMINALS = (
+TERMINALS = (
     ".", "!", "?", '"', "'", ")", "…", "。", "！", "？", "」", "』", "）", "”", "’", ":", "।",
     "؟", "۔", "።", "։", "။", "។",
 )  # fmt: skip
@@ -123,9 +123,9 @@ class Measures:
     def unpunctuated(self) -> float:
         """Share of characters in lines that end without a sentence's end; 0 where a language has
         no mark for it."""
-        if self.language in _WITHOUT_TERMINALS:
+        if self.language in WITHOUT_TERMINALS:
             return 0.0
-        bare = sum(len(line) for line in self._lines if not line.rstrip().endswith(_TERMINALS))
+        bare = sum(len(line) for line in self._lines if not line.rstrip().endswith(TERMINALS))
         return bare / max(1, sum(map(len, self._lines)))
 
     @cached_property
