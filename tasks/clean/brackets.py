@@ -3,116 +3,119 @@
 Every open bracket collects what it shows in its own buffer. A bracket that closes hands its text
 to the one around it, or drops it; a bracket that never closes hands over what it collected, so
 unbalanced markup costs its own brackets and never the rest of the page. The work is linear in the
-page's length, whatever the page holds.
+page's length, whatever the page holds, but for what expanded templates add to it.
 """
 
 from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable
 
-from tasks.clean.lines import DROPPED
-from tasks.clean.templates import render
+from tasks.clean.calls import Call, Renderer
+from tasks.clean.links import internal, is_furniture, variant
+from tasks.clean.marks import DROPPED, PIPE
+from tasks.clean.tables import rows
+from tasks.clean.wiki import Deadline, Ledger, Wiki
 
 # Nesting beyond this is broken or hostile; it bounds the cost of joining buffers level by level.
 _MAX_DEPTH = 100
 
 _BLOCK_TAGS = {
     "br", "hr", "p", "div", "li", "ul", "ol", "dl", "dd", "dt", "blockquote", "center", "poem",
-    "tr", "h1", "h2", "h3", "h4", "h5", "h6", "caption",
+    "h1", "h2", "h3", "h4", "h5", "h6", "caption",
 }  # fmt: skip
 _INLINE_TAGS = {
     "abbr", "b", "bdi", "bdo", "big", "cite", "code", "data", "del", "dfn", "em", "font", "i",
     "ins", "kbd", "mark", "noinclude", "nobr", "nowiki", "onlyinclude", "q", "rb", "ref",
-    "references", "rp", "rt", "ruby", "s", "samp", "small", "span", "strike", "strong", "sub",
-    "sup", "td", "th", "time", "tt", "u", "var", "wbr", "math", "chem", "ce", "pre", "source",
-    "syntaxhighlight", "languages", "translate", "indicator", "img", "a", "tbody", "thead",
-    "section", "gallery", "timeline", "score", "imagemap", "hiero", "graph", "mapframe",
+    "references", "rp", "ruby", "s", "samp", "small", "span", "strike", "strong", "sub",
+    "sup", "time", "tt", "u", "var", "wbr", "math", "chem", "ce", "pre", "source", "rtc", "rbc",
+    "syntaxhighlight", "languages", "translate", "tvar", "indicator", "img", "a", "tbody", "thead",
+    "tfoot", "section", "gallery", "timeline", "score", "imagemap", "hiero", "graph", "mapframe",
     "maplink", "templatedata", "templatestyles", "inputbox", "categorytree", "includeonly",
+    "phonos", "noindex", "col", "colgroup",
 }  # fmt: skip
-
+_CELL_TAGS = {"tr": ("\n|-\n", "\n"), "td": ("\n|", " "), "th": ("\n|", " ")}
 # Each alternative begins with a literal, so that the regex engine skips plain text fast.
 _TOKEN = re.compile(
-    r"\[\[(?:([^\[\]{}|<>\n]*)(?:\|([^\[\]{}|<>\n]*))?\]\])?"
+    r"\[\[(?:([^\[\]{}|<>\n]*+\|?+[^\[\]{}<>\n]*+)\]\])?"
     r"|\]\]"
-    r"|\{\{\{(?![{!])|\{\{|\{\||\{(?<=-\{)"
+    r"|\{\{\{(?![{!])"
+    r"|\{\{(?:([^\[\]{}|<>]*+)(?:\|([^\[\]{}<>]*+))?+\}\})?"
+    r"|\{\||\{(?<=-\{)"
     r"|\}\}|\}-"
     r"|\|\}(?!\})"
     r"|\[(?:(?i:https?|ftps?|irc|news|mailto|git|svn):|//)"
     r"|</?([a-zA-Z][a-zA-Z0-9]*)\b[^<>]*>"
 )
-_INSIDE_BRACKET = re.compile(r"[^\[\]\n]*")
-_URL = re.compile(r"[^\s\[\]<>\"|{}]*")
-_LANGUAGE_PREFIX = re.compile(r"(?:[a-z]{2,3}(?:-[a-z]{2,8})*|simple)")
-_MEDIA_FILE = re.compile(
-    r"[^:]+:.*\.(?:jpe?g|png|gif|svg|tiff?|webp|xcf|og[agv]|webm|pdf|djvu|mp3|wav|flac|midi?)\s*",
-    re.I | re.S,
-)
-_LONGEST_TITLE = 300
-_VARIANT_FLAGS = re.compile(r"[A-Za-z; -]*")
-_OTHER_PREFIXES = {"doi", "rfc", "hdl", "bug", "mw", "wp", "wt", "s", "q", "b", "d", "m", "n", "v"}
-_SHOWN_VARIANTS = ("zh-hans", "zh-cn", "zh", "zh-hant", "zh-tw", "sr-ec", "sr")
+_HEAD = re.compile(r"[^\[\]{}|<>]*+")
+_BRACES = re.compile(r"\{\{+|\}\}+")
+_INSIDE_BRACKET = re.compile(r"[^\[\]\n]*+")
+_URL = re.compile(r"[^\s\[\]<>\"|{}]*+")
 
 
-@dataclass(frozen=True)
-class Namespaces:
-    """Which link prefixes (lower case) are no text: files and categories."""
-
-    hidden: frozenset[str] = frozenset({"file", "image", "media", "category"})
-
-    @classmethod
-    def of(cls, local: Iterable[str]) -> Namespaces:
-        """English names, which work on every wiki, and the wiki's own."""
-        return cls(cls.hidden | {name.lower().replace("_", " ") for name in local})
+Expand = Callable[[str, str], str | None]
 
 
 class Brackets:
-    """Reads one page.
+    """Reads one page, or a piece of it.
 
-    Attributes:
-        dropped: templates that were dropped, by name.
-        unclosed: brackets that never closed, or closed nothing.
+    Args:
+        wiki: the wiki.
+        ledger: takes the counts.
+        deadline: the page's.
+        expand: what a call shows that is not in the wiki's table of templates, from its name
+            and its whole markup; None where it shows nothing.
     """
 
-    def __init__(self, namespaces: Namespaces) -> None:
-        self._hidden = namespaces.hidden
-        self.dropped: Counter[str] = Counter()
-        self.unclosed = 0
+    def __init__(self, wiki: Wiki, ledger: Ledger, deadline: Deadline, expand: Expand) -> None:
+        self._wiki, self._ledger, self._deadline, self._expand = wiki, ledger, deadline, expand
+        self._find = wiki.templates.find
+        self._text = ""
         self._kinds: list[str] = []
         self._buffers: list[list[str]] = [[]]
         self._open: Counter[str] = Counter()
         self._too_deep: Counter[str] = Counter()
+        self._partners: dict[int, int] | None = None
 
     def run(self, text: str) -> str:
-        """The text that a page shows, with sentinels, blank lines and line marks still in it."""
+        """The text that a page shows, with stand-ins, blank lines and line marks still in it."""
         self._text, pos = text, 0
-        search = _TOKEN.search
-        handlers = self._handlers()
-        while match := search(text, pos):
-            start = match.start()
-            if start > pos:
-                self._buffers[-1].append(text[pos:start])
-            pos = handlers[match[0][:2] if match[0][0] in "[]{}|" else "<"](match)
-        self._buffers[-1].append(text[pos:])
+        buffers, handlers = self._buffers, self._handlers()
+        finished = False
+        while not finished:
+            finished = True
+            for match in _TOKEN.finditer(text, pos):
+                start, end = match.span()
+                if start > pos:
+                    buffers[-1].append(text[pos:start])
+                handler = handlers.get(text[start : start + 2]) or self._other(match)
+                pos = handler(match)
+                # A handler may read beyond its token: the next one is then sought from there.
+                if pos != end:
+                    finished = False
+                    break
+        buffers[-1].append(text[pos:])
         self._unwind(0)
-        return "".join(self._buffers[0])
+        return "".join(buffers[0])
 
     def _handlers(self) -> dict[str, Callable[[re.Match[str]], int]]:
-        handlers: dict[str, Callable[[re.Match[str]], int]] = {
+        """By the first two characters; of other tokens the first one tells."""
+        return {
             "[[": self._link, "]]": self._close_link,
             "{{": self._open_braces, "}}": self._close_braces,
-            "{|": self._open_table, "|}": self._close_table,
-            "{": self._open_variant, "}-": self._close_variant,
-            "<": self._tag,
+            "{|": self._open_table, "|}": self._close_table, "}-": self._close_variant,
         }  # fmt: skip
-        return {**handlers, **{f"[{char}": self._external for char in "/hfinmgsHFINMGS"}}
+
+    def _other(self, match: re.Match[str]) -> Callable[[re.Match[str]], int]:
+        if match[0][0] == "[":
+            return self._external
+        return self._open_variant if match[0] == "{" else self._tag
 
     def _push(self, kind: str) -> None:
         if len(self._kinds) >= _MAX_DEPTH:
             self._too_deep[kind] += 1
-            self.unclosed += 1
+            self._ledger.unclosed += 1
             return
         self._kinds.append(kind)
         self._open[kind] += 1
@@ -124,7 +127,7 @@ class Brackets:
             self._too_deep[kind] -= 1
             return None
         if not self._open[kind]:
-            self.unclosed += 1
+            self._ledger.unclosed += 1
             return None
         depth = len(self._kinds) - 1
         while self._kinds[depth] != kind:
@@ -138,7 +141,7 @@ class Brackets:
         """Brackets above a depth never closed: hand their text to the one below."""
         while len(self._kinds) > depth:
             self._open[self._kinds.pop()] -= 1
-            self.unclosed += 1
+            self._ledger.unclosed += 1
             inner = self._buffers.pop()
             self._buffers[-1].extend(inner)
 
@@ -146,58 +149,68 @@ class Brackets:
         if match[1] is None:
             self._push("[[")
         else:
-            self._buffers[-1].append(self._shown(match[1], match[2]))
+            self._buffers[-1].append(internal(match[1], self._wiki, self._ledger))
         return match.end()
 
     def _close_link(self, match: re.Match[str]) -> int:
         inner = self._pop("[[")
         if inner is not None:
-            target, bar, rest = inner.partition("|")
+            target, _, rest = inner.partition("|")
             # A target has no line break, and only captions span paragraphs: this is no link.
-            if "\n" in target or ("\n\n" in rest and not self._is_hidden(target)):
-                self.unclosed += 1
+            if "\n" in target or ("\n\n" in rest and not is_furniture(target, self._wiki)):
+                self._ledger.unclosed += 1
                 self._buffers[-1].append(inner)
             else:
-                label = rest.rpartition("|")[2] if bar else None
-                self._buffers[-1].append(self._shown(target, label))
+                self._buffers[-1].append(internal(inner, self._wiki, self._ledger))
         return match.end()
-
-    def _shown(self, target: str, label: str | None) -> str:
-        if ":" in target:
-            target = target.strip()
-            if target.startswith(":"):
-                target = target[1:]
-            elif self._is_hidden(target):
-                return DROPPED
-        return label if label and label.strip() else target.strip().removeprefix("#")
-
-    def _is_hidden(self, target: str) -> bool:
-        """Files, categories and links to other languages show nothing where they stand."""
-        prefix = target.partition(":")[0].strip().replace("_", " ")
-        if prefix.lower() in self._hidden:
-            return True
-        if len(target) < _LONGEST_TITLE and _MEDIA_FILE.fullmatch(target):
-            return True
-        return bool(_LANGUAGE_PREFIX.fullmatch(prefix)) and prefix not in _OTHER_PREFIXES
 
     def _external(self, match: re.Match[str]) -> int:
         inside = _INSIDE_BRACKET.match(self._text, match.end())
         if inside is None or not self._text.startswith("]", inside.end()):
-            self.unclosed += 1
+            self._ledger.unclosed += 1
             url = _URL.match(self._text, match.end())
             return url.end() if url else match.end()
         label = " ".join(inside[0].split()[1:])
         if "{" in label or "<" in label:
-            machine = Brackets(Namespaces(self._hidden))
-            label = machine.run(label)
-            self.dropped += machine.dropped
-            self.unclosed += machine.unclosed
+            label = Brackets(self._wiki, self._ledger, self._deadline, self._expand).run(label)
         self._buffers[-1].append(label or DROPPED)
         return inside.end() + 1
 
     def _open_braces(self, match: re.Match[str]) -> int:
+        name = match[2]
+        if name is not None:
+            renderer = self._find(name)
+            if renderer is None:
+                shown = self._expanded(name, match[0])
+            else:
+                shown = self._rendered(renderer, name, match[3] or "", match[0])
+            self._buffers[-1].append(shown)
+            return match.end()
+        if match[0] == "{{":
+            head = _HEAD.match(self._text, match.end())
+            name = head[0] if head else ""
+            computed = head is None or not self._text.startswith(("|", "}}"), head.end())
+            # Arguments of what is dropped or expanded are not read here.
+            if (not computed or ":" in name) and self._find(name) is None:
+                end = self._partner(match.start())
+                if end is not None:
+                    source = self._text[match.start() : end]
+                    self._buffers[-1].append(self._expanded(name, source))
+                    return end
         self._push(match[0])
         return match.end()
+
+    def _partner(self, start: int) -> int | None:
+        """Where the braces that open at `start` are closed."""
+        if self._partners is None:
+            depth = 0
+            for match in _BRACES.finditer(self._text, start):
+                depth += len(match[0]) if match[0][0] == "{" else -len(match[0])
+                if depth <= 0:
+                    return match.end() + depth
+            # One that never closes is enough: from now on the whole page is known.
+            self._partners = _partners(self._text)
+        return self._partners.get(start)
 
     def _close_braces(self, match: re.Match[str]) -> int:
         if self._open["{{{"] and self._text.startswith("}", match.end()):
@@ -208,16 +221,30 @@ class Brackets:
                 return match.end() + 1
         inner = self._pop("{{")
         if inner is not None:
-            self._buffers[-1].append(self._template(inner))
+            name, _, body = inner.partition("|")
+            name = name.replace(DROPPED, "")
+            renderer, source = self._find(name), f"{{{{{inner}}}}}"
+            if renderer is None:
+                shown = self._expanded(name, source)
+            else:
+                shown = self._rendered(renderer, name, body, source)
+            self._buffers[-1].append(shown)
         return match.end()
 
-    def _template(self, inner: str) -> str:
-        name, _, body = inner.partition("|")
-        name = name.replace(DROPPED, "").strip().replace("_", " ")
-        shown = render(name.lower(), body)
-        if shown is None:
-            self.dropped[name.partition(":")[0].partition("\n")[0][:80].lower()] += 1
+    def _rendered(self, renderer: Renderer, name: str, body: str, source: str) -> str:
+        shown = renderer(Call.of(body, self._wiki.today, self._wiki.language))
+        if self._ledger.trace is not None:
+            self._ledger.note(f"template {name.strip()}", source, shown)
         return shown or DROPPED
+
+    def _expanded(self, name: str, source: str) -> str:
+        self._deadline.check()
+        shown = self._expand(name, source)
+        if not shown:
+            return DROPPED
+        self._ledger.note(f"expanded {name.strip()}", source, shown)
+        # What stands in another template's argument must not divide it.
+        return shown.replace("|", PIPE) if self._open["{{"] else shown
 
     def _open_table(self, match: re.Match[str]) -> int:
         if self._at_line_start(match.start()):
@@ -229,9 +256,19 @@ class Brackets:
     def _close_table(self, match: re.Match[str]) -> int:
         if not self._at_line_start(match.start()):
             self._buffers[-1].append(match[0])
-        elif self._pop("{|") is not None:
-            self._buffers[-1].append("\n")
+        else:
+            self._append_table(self._pop("{|"))
         return match.end()
+
+    def _append_table(self, inner: str | None) -> None:
+        if inner is None:
+            return
+        shown = rows(inner) if self._wiki.tables == "text" else ""
+        if shown:
+            self._ledger.note("table", inner, shown)
+        else:
+            self._ledger.drop("tables", inner)
+        self._buffers[-1].append(f"\n{shown}\n")
 
     def _at_line_start(self, start: int) -> bool:
         before = self._text[max(0, start - 20) : start]
@@ -251,37 +288,49 @@ class Brackets:
             return match.end()
         inner = self._pop("-{")
         if inner is not None:
-            self._buffers[-1].append(_variant(inner))
+            shown = variant(inner, self._wiki.language)
+            self._ledger.note("variants", inner, shown)
+            self._buffers[-1].append(shown)
         return match.end()
 
     def _tag(self, match: re.Match[str]) -> int:
-        name, buffer = match[3].lower(), self._buffers[-1]
+        name, buffer, closes = match[4].lower(), self._buffers[-1], match[0][1] == "/"
         if name == "table":
-            if not match[0].startswith("</"):
+            if not closes:
                 self._push("<table")
-            elif self._pop("<table") is not None:
-                self._buffers[-1].append("\n")
+            else:
+                self._append_table(self._pop("<table"))
         elif name in _BLOCK_TAGS:
             buffer.append("\n")
-        elif name in ("td", "th"):
-            buffer.append(" ")
+        elif name in _CELL_TAGS:
+            inside, outside = _CELL_TAGS[name]
+            if not self._open["<table"]:
+                buffer.append(outside)
+            elif not closes:
+                buffer.append(inside)
+        elif name == "rt":
+            # A reading stands above its characters; `rp`, which would bracket it, is optional.
+            buffer.append("）" if closes else "（")
         elif name not in _INLINE_TAGS:
             buffer.append(match[0])
         return match.end()
 
 
-def _variant(inner: str) -> str:
-    """What `-{flags|zh-hans:…;zh-hant:…}-` shows: the first of the preferred scripts."""
-    flags, bar, body = inner.partition("|")
-    if not bar or not _VARIANT_FLAGS.fullmatch(flags):
-        flags, body = "", inner
-    if set(flags) & set("HTD-"):
-        return DROPPED
-    pairs = [part.partition(":") for part in body.split(";") if ":" in part]
-    if "R" in flags or not pairs:
-        return body
-    by_script = {script.strip().lower(): text.strip() for script, _, text in pairs}
-    for script in _SHOWN_VARIANTS:
-        if script in by_script:
-            return by_script[script]
-    return next(iter(by_script.values()))
+def _partners(text: str) -> dict[int, int]:
+    """Where each `{{` is closed. Runs match from the inside, by threes where both sides allow."""
+    partners: dict[int, int] = {}
+    opened: list[list[int]] = []
+    for match in _BRACES.finditer(text):
+        start, left = match.start(), len(match[0])
+        if match[0][0] == "{":
+            opened.append([start, left])
+            continue
+        while left >= 2 and opened:
+            top = opened[-1]
+            taken = 3 if left >= 3 and top[1] >= 3 else 2
+            start, left, top[1] = start + taken, left - taken, top[1] - taken
+            if taken == 2:
+                partners[top[0] + top[1]] = start
+            if top[1] < 2:
+                opened.pop()
+    return partners

@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Any, BinaryIO, Literal
 
 from megatron_bridge.launch import pool
-from tasks.clean.brackets import Namespaces
 from tasks.clean.dump import Dump, Page, Site
 from tasks.clean.filters import FILTERS, Thresholds, reason_to_drop
 from tasks.clean.repair import repair
 from tasks.clean.splitters import require
+from tasks.clean.wiki import Namespaces, Wiki
 from tasks.clean.wikitext import clean
 
 # Characters of wikitext a worker gets at a time: enough to hide the cost of handing it over.
@@ -165,10 +165,11 @@ def _batches(dump: Dump, rules: Rules, counts: Counts) -> Iterator[_Batch]:
 
 def _process(batch: _Batch) -> tuple[list[bytes], Counts]:
     documents, counts = [], Counts()
-    namespaces = Namespaces.of(batch.site.hidden)
+    site = batch.site
+    wiki = Wiki(Namespaces.of(site.hidden, [site.namespaces.get(6, "File")]), site.language)
     for page in batch.pages:
         try:
-            document, page_counts = _document(page, batch.site, namespaces, batch.rules)
+            document, page_counts = _document(page, site, wiki, batch.rules)
         # One page must not stop a dump of millions: it is named in the counts.
         except Exception as error:
             problem = f"{type(error).__name__}: {error}"
@@ -180,10 +181,8 @@ def _process(batch: _Batch) -> tuple[list[bytes], Counts]:
     return documents, counts
 
 
-def _document(
-    page: Page, site: Site, namespaces: Namespaces, rules: Rules
-) -> tuple[bytes | None, Counts]:
-    cleaned = clean(page.text, namespaces)
+def _document(page: Page, site: Site, wiki: Wiki, rules: Rules) -> tuple[bytes | None, Counts]:
+    cleaned = clean(page.text, wiki, page.title)
     text = cleaned.text
     if rules.repair:
         text = repair(text, cjk=site.language.partition("-")[0] in _CJK)

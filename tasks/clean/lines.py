@@ -2,66 +2,123 @@
 
 from __future__ import annotations
 
+import html
 import re
 
-from tasks.clean.templates import PIPE
-
-DROPPED = "\x01"
+from tasks.clean.marks import CAPTION, DROPPED, PIPE
+from tasks.clean.wiki import Ledger
 
 _MAGIC_WORD = re.compile(r"__(?:[A-Z]{3,30}|[^\W\d_a-zA-Z]{2,30})__")
-_SPACES = re.compile(r"[ \t\xa0]{2,}")
-_TRACES = re.compile(r"\x01[\x01 \t]*\x01")
-_SEPARATORS = " \t,;:、，；"
+_ENTITY = re.compile(r"&(?:#\d{1,7}|#[xX][0-9a-fA-F]{1,6}|[a-zA-Z][a-zA-Z0-9]{1,30});")
+# In words not: what was escaped twice, and what a replacement would have to look at.
+_FREQUENT = {"&nbsp;": " ", "&ndash;": "–", "&mdash;": "—"}
+_INVISIBLE = {"\t": " ", "\xa0": " ", "\u200b": "", "\xad": "", "\u2060": ""}
+# Most gaps follow a word or a full stop and need no closing.
+_PLAIN_GAP = re.compile(r"\x01(?<=[^\s,;:、，；(（\x01]\x01)(?!\x01|[\s,;:、，；]*[)）])")
+_TRACES = re.compile(r"\x01[\x01 ]*\x01")
+_SEPARATORS = " ,;:、，；"
 _CLOSING = tuple(" .,;:!?)]。，、；）\n")
 _LIST_MARKS = frozenset("*#:;")
 _TABLE_MARKS = frozenset(f"|{PIPE}")
 # The quotes come first, so that the regex engine finds them fast.
 _ELISION = re.compile(r"'''(?<=\w''')(?=\w)")
+# Longest first: four quotes are an apostrophe in bold, six one in bold italics.
+_QUOTES = re.compile(r"''(?:'(?:'')?)?")
+_SPACES = re.compile("  +")
 _ANY_WORD = re.compile(r"\w")
 
 
-def tidy(text: str) -> tuple[str, int]:
+def tidy(text: str, ledger: Ledger) -> str:
     """Take the marks off lines and quotes, and close the gaps that dropped markup left.
 
     Args:
         text: text with `DROPPED` wherever something inline was dropped.
+        ledger: counts the lines of unclosed tables that are dropped.
 
     Returns:
-        One paragraph, list item or heading a line, a heading only where its section has text;
-        and how many lines of unclosed tables were dropped.
+        One paragraph, list item or heading a line, a heading only where its section has text.
     """
     if _ELISION.search(text):
-        text = "\n".join(map(_elided, text.split("\n")))
+        text = "\n".join(_elided(line) if "'''" in line else line for line in text.split("\n"))
     # Longest first: four quotes are an apostrophe in bold, six one in bold italics.
     text = text.replace("'''''", "").replace("'''", "").replace("''", "")
     if "__" in text:
         text = _MAGIC_WORD.sub("", text)
+    text = decode(text)
     text = _SPACES.sub(" ", text)
     if DROPPED in text:
-        text = _close_gaps(text)
+        text = _close_gaps(_PLAIN_GAP.sub("", text))
+    return _kept_lines(text, ledger)
+
+
+def decode(text: str) -> str:
+    """Character entities, and once more what was escaped twice; invisible characters go."""
+    if "&" in text:
+        for entity, character in _FREQUENT.items():
+            text = text.replace(entity, character)
+        for _ in range(2):
+            if "&" in text:
+                text = _ENTITY.sub(_character, text)
+    for character, shown in _INVISIBLE.items():
+        text = text.replace(character, shown)
+    return text
+
+
+def _character(match: re.Match[str]) -> str:
+    # A stand-in must not come from the page.
+    shown = html.unescape(match[0])
+    return shown if shown >= " " or shown in "\t\n" else ""
+
+
+def _kept_lines(text: str, ledger: Ledger) -> str:
     kept: list[str] = []
     pending: list[tuple[int, str]] = []
-    table_rows = 0
+    captioned = CAPTION in text
     for line in text.split("\n"):
-        line = line.strip()
-        if line.startswith("=") and line.endswith("=") and line.strip("= "):
-            level = len(line) - len(line.lstrip("="))
-            while pending and pending[-1][0] >= level:
-                pending.pop()
-            pending.append((level, line.strip("= ")))
+        if not line:
             continue
-        if line[:1] in _LIST_MARKS:
-            line = line.lstrip("*#:; \t")
-        if line[:1] in _TABLE_MARKS:
-            table_rows += 1
-            continue
-        if line.startswith("----"):
-            line = line.lstrip("-")
-        if _ANY_WORD.search(line):
+        if line[0] in "*#:":
+            line = line.lstrip("*#:; ")
+        # The fast way of most lines: a paragraph or item that begins with a letter or digit.
+        if not line[:1].isalnum():
+            line = line.strip()
+            if line.startswith("=") and line.endswith("=") and line.strip("= "):
+                level = len(line) - len(line.lstrip("="))
+                while pending and pending[-1][0] >= level:
+                    pending.pop()
+                pending.append((level, line.strip("= ")))
+                continue
+            line = _without_mark(line, ledger)
+            if not _ANY_WORD.search(line):
+                continue
+        if pending:
             kept += [title for _, title in pending]
             pending.clear()
-            kept.append(line)
-    return "\n".join(kept), table_rows
+        kept += _behind(line) if captioned and CAPTION in line else (line.rstrip(),)
+    return "\n".join(kept)
+
+
+def _without_mark(line: str, ledger: Ledger) -> str:
+    """A line without what marks it as an item; empty where it belongs to an unclosed table."""
+    first = line[:1]
+    if first in _LIST_MARKS:
+        if first == ";":
+            # `; term : definition` is two items on a line.
+            line = line.replace(" : ", ": ", 1)
+        line = line.lstrip("*#:; ")
+        first = line[:1]
+    if first in _TABLE_MARKS:
+        ledger.table_rows += 1
+        ledger.drop("tables", line)
+        return ""
+    return line.lstrip("-") if line.startswith("----") else line
+
+
+def _behind(line: str) -> list[str]:
+    """Captions go behind the paragraph in which their image stands."""
+    parts = line.split(CAPTION)
+    own = _SPACES.sub(" ", "".join(parts[::2])).strip()
+    return [own, *parts[1::2]] if own else parts[1::2]
 
 
 def _elided(line: str) -> str:

@@ -1,241 +1,163 @@
-"""Inline templates as readable text: a table from a template's name to what readers see.
+"""Templates as readable text without Lua: a table from a template's name to what readers see.
 
-Wikipedia's articles call some 100,000 templates, but a few dozen carry words and numbers *inside*
-a sentence; without them "a wall of {{convert|5|m|ft}}" loses its number. What is not in the table
-is furniture (infoboxes, citations, hatnotes) and is dropped by the caller, who counts it.
+Wikipedia's articles call some 100,000 templates, but a few hundred carry words and numbers *inside*
+a sentence; without them "a wall of {{convert|5|m|ft}}" loses its number. The table is
+`templates.txt`, which says how to read and to extend it. What is not in the table, and not defined
+in the dump, is dropped by the caller, who counts it.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
 
-# Stand-ins for characters that would be taken for markup; `wikitext.clean` puts the characters.
-PIPE, APOSTROPHE = "\x02", "\x04"
+from tasks.clean.calls import Call, Renderer
+from tasks.clean.marks import APOSTROPHE, PIPE
+from tasks.clean.renderers import RENDERERS
+from tasks.core.errors import ConfigError
 
-Renderer = Callable[[list[str], dict[str, str]], str]
+_TABLE = Path(__file__).with_name("templates.txt")
+_MOST_REMEMBERED = 50_000
+# Classes of the boxes that Wikipedia's own mobile view and its search leave out, too.
+_BOX = re.compile(
+    r"(?:<(?:div|table|span|ul|small)\b|\{\|)[^\n>]*class\s*=\s*[\"']?[^\"'<>\n]*"
+    r"(?:infobox|navbox|[atoc]mbox|metadata|noprint|hatnote|dablink|sidebar|noexcerpt|stub)",
+    re.I,
+)
 
-_KEY = re.compile(r"[\w .-]{1,30}")
-_SUPERSCRIPT = str.maketrans("0123456789+-−–", "⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻⁻⁻")
-_MONTHS = (
-    "January February March April May June July August September October November December"
-).split()
 
-
-def render(name: str, body: str) -> str | None:
-    """What a template call shows, or None where the template is not in the table.
+class Templates:
+    """What is shown of the templates of a table.
 
     Args:
-        name: the template's name, in lower case.
-        body: what follows the name's `|`, with nested markup already rendered.
+        renderers: by name, in lower case; a name may end or begin with `*`.
     """
-    if name.startswith("formatnum:"):
-        return _grouped(name.removeprefix("formatnum:"))
-    renderer = _TABLE.get(name.replace("-", " "), _first if name.startswith("lang-") else None)
-    if renderer is None:
+
+    def __init__(self, renderers: Mapping[str, Renderer | None]) -> None:
+        self._renderers = dict(renderers)
+        self._ends = [name for name in renderers if "*" in name and len(name) > 1]
+        self._remembered: dict[str, Renderer | None] = {}
+
+    @classmethod
+    def read(cls, table: str, where: str) -> Templates:
+        """Read a table in the form of `templates.txt`.
+
+        Raises:
+            ConfigError: a line is no rule.
+        """
+        renderers: dict[str, Renderer | None] = {}
+        for number, line in enumerate(table.split("\n"), 1):
+            if not line.strip() or line.startswith("#"):
+                continue
+            names, arrow, shown = line.partition(" =>")
+            shown = shown.strip()
+            if not arrow or (shown.startswith("@") and shown[1:] not in RENDERERS):
+                raise ConfigError(
+                    "This is no rule for templates", where=f"{where}, line {number}",
+                    expected="`name, name => what is shown`", got=line,
+                    fix="tasks/clean/templates.txt says how a rule is written",
+                )  # fmt: skip
+            renderer = RENDERERS[shown[1:]] if shown.startswith("@") else _pattern(shown)
+            for name in names.split(", "):
+                renderers[name.strip().lower().replace("_", " ")] = renderer
+        return cls(renderers)
+
+    def extended(self, table: str, where: str) -> Templates:
+        """This table with another's rules before its own."""
+        return Templates({**self._renderers, **Templates.read(table, where)._renderers})
+
+    def knows(self, name: str) -> bool:
+        """True where the table has a rule for a template, though it be to show nothing."""
+        return self._key(name) is not None
+
+    def find(self, name: str) -> Renderer | None:
+        """The renderer of a template; None where there is none or it shows nothing."""
+        if name not in self._remembered:
+            if len(self._remembered) > _MOST_REMEMBERED:
+                self._remembered.clear()
+            key = self._key(name)
+            self._remembered[name] = None if key is None else self._renderers[key]
+        return self._remembered[name]
+
+    def _key(self, name: str) -> str | None:
+        name = " ".join(name.lower().replace("_", " ").split())
+        if name in self._renderers:
+            return name
+        for end in self._ends:
+            if name.startswith(end[:-1]) if end[-1] == "*" else name.endswith(end[1:]):
+                return end
         return None
-    positional: list[str] = []
-    named: dict[str, str] = {}
-    for part in body.split("|"):
-        key, equals, value = part.partition("=")
-        if equals and _KEY.fullmatch(key.strip()):
-            named[key.strip()] = value.strip()
-        else:
-            positional.append(part.strip())
-    numbered = [named[str(index)] for index in range(1, 10) if str(index) in named]
-    return renderer(numbered if numbered and not any(positional) else positional, named)
 
 
-def superscript(text: str) -> str:
-    """Digits and signs raised: `-3` to `⁻³`."""
-    return text.translate(_SUPERSCRIPT)
+def is_furniture(expanded: str) -> bool:
+    """True where an expanded template is a box beside or above the text: its class says so."""
+    return _BOX.match(expanded.lstrip(" \n:*")[:400]) is not None
 
 
-def _arg(args: list[str], index: int) -> str:
-    return args[index] if index < len(args) else ""
+# A pattern is a list of texts, fields and optional parts; a field is the names of its arguments.
+_FIELD = re.compile(r"\\(.)|\{\*([^{}]*)\}|\{([^{}]*)\}|([\[\]])")
 
 
-def _first(args: list[str], named: dict[str, str]) -> str:
-    return _arg(args, 0)
+def _pattern(shown: str) -> Renderer | None:
+    if not shown:
+        return None
+    stack: list[list[Any]] = [[]]
+    pos = 0
+    for match in _FIELD.finditer(shown):
+        stack[-1].append(_safe(shown[pos : match.start()]))
+        pos = match.end()
+        if match[1]:
+            stack[-1].append({"n": "\n", "s": " "}.get(match[1], _safe(match[1])))
+        elif match[2] is not None:
+            stack[-1].append(_joined(match[2].replace("\\n", "\n")))
+        elif match[3]:
+            stack[-1].append(tuple(match[3].split("|")))
+        elif match[4] == "[":
+            stack.append([])
+        elif len(stack) > 1:
+            inner = stack.pop()
+            stack[-1].append(inner)
+    stack[-1].append(_safe(shown[pos:]))
+    parts = stack[0]
+    return lambda call: _fill(parts, call)[0]
 
 
-def _second(args: list[str], named: dict[str, str]) -> str:
-    return _arg(args, 1)
-
-
-def _last(args: list[str], named: dict[str, str]) -> str:
-    return args[-1] if args else ""
-
-
-def _constant(text: str) -> Renderer:
-    return lambda args, named: text
+def _safe(text: str) -> str:
+    """Text that shows what it is, even where markup or another template's bar stands beside."""
+    return text.replace("|", PIPE).replace("'", APOSTROPHE)
 
 
 def _joined(separator: str) -> Renderer:
-    return lambda args, named: separator.join(filter(None, args))
+    return lambda call: separator.join(filter(None, call.positional))
 
 
-def _around(before: str, after: str = "") -> Renderer:
-    return lambda args, named: f"{before}{_arg(args, 0)}{after}"
+def _fill(parts: Iterable[Any], call: Call) -> tuple[str, bool]:
+    """The text of a pattern, and whether each of its fields has a value."""
+    pieces, whole = [], True
+    for part in parts:
+        if isinstance(part, str):
+            pieces.append(part)
+        elif isinstance(part, list):
+            text, filled = _fill(part, call)
+            pieces.append(text if filled else "")
+        else:
+            text = part(call) if callable(part) else _field(part, call)
+            whole = whole and bool(text)
+            pieces.append(text)
+    return "".join(pieces), whole
 
 
-def _block(args: list[str], named: dict[str, str]) -> str:
-    return f"\n{named.get('text') or named.get('quote') or _arg(args, 0)}\n"
+def _field(names: tuple[str, ...], call: Call) -> str:
+    for name in names:
+        if name == "last":
+            values = [value for value in call.positional if value]
+            if values:
+                return values[-1]
+        elif call[name]:
+            return call[name]
+    return ""
 
 
-def _lines(args: list[str], named: dict[str, str]) -> str:
-    return "\n" + "\n".join(filter(None, args)) + "\n"
-
-
-_RANGES = {
-    "-": "–", "–": "–", "to": " to ", "to(-)": " to ", "and": " and ", "or": " or ", "by": " by ",
-    "x": " × ", "×": " × ", "xx": " × ", "*": " × ", "+/-": " ± ", "±": " ± ", "and(-)": " and ",
-}  # fmt: skip
-_UNITS = {
-    "sqmi": "sq mi", "sqft": "sq ft", "sqkm": "km²", "sqm": "m²", "km2": "km²", "m2": "m²",
-    "cm2": "cm²", "mm2": "mm²", "mi2": "sq mi", "ft2": "sq ft", "km3": "km³", "m3": "m³",
-    "cm3": "cm³", "cumi": "cu mi", "cuft": "cu ft", "cuin": "cu in", "acre": "acres", "C": "°C",
-    "F": "°F", "kph": "km/h", "C-change": "°C", "F-change": "°F", "inch": "inches",
-    "foot": "feet", "/km2": "/km²", "/sqmi": "/sq mi", "/sqkm": "/km²", "PD/km2": "/km²",
-    "PD/sqmi": "/sq mi", "m3/s": "m³/s", "cuft/s": "cu ft/s", "g/cm3": "g/cm³",
-    "kg/m3": "kg/m³", "mile": "miles", "metre": "metres", "meter": "meters", "nmi": "nmi",
-}  # fmt: skip
-
-
-def _convert(args: list[str], named: dict[str, str]) -> str:
-    """The source's own number and unit; the converted value is MediaWiki's computation."""
-    text, rest = _arg(args, 0), args[1:]
-    while len(rest) >= 2 and rest[0] in _RANGES:
-        text, rest = f"{text}{_RANGES[rest[0]]}{rest[1]}", rest[2:]
-    unit = _arg(rest, 0)
-    text += f"{'' if unit.startswith('/') else ' '}{_UNITS.get(unit, unit)}" if unit else ""
-    # "5 ft 9 in" is written {{convert|5|ft|9|in|m}}.
-    while len(rest) >= 3 and re.fullmatch(r"[\d.,]+", rest[1]) and unit in ("ft", "lb", "st", "yd"):
-        text, rest = f"{text} {rest[1]} {_UNITS.get(rest[2], rest[2])}", rest[2:]
-        unit = rest[0]
-    return text.strip()
-
-
-def _val(args: list[str], named: dict[str, str]) -> str:
-    text = _arg(args, 0)
-    if _arg(args, 1):
-        text += f"+{args[1]}−{args[2].lstrip('-−')}" if _arg(args, 2) else f"±{args[1]}"
-    if named.get("e"):
-        text += f"×10{superscript(named['e'])}"
-    unit = named.get("u") or named.get("ul") or ""
-    if named.get("up") or named.get("upl"):
-        unit += "/" + (named.get("up") or named["upl"])
-    return f"{text} {unit}".strip() if unit not in ("%", "°") else text + unit
-
-
-def _grouped(text: str) -> str:
-    text = text.split("|")[0].strip()
-    whole, dot, fraction = text.partition(".")
-    if not re.fullmatch(r"-?\d{4,}", whole) or not re.fullmatch(r"\d*", fraction):
-        return text
-    return f"{int(whole):,}{dot}{fraction}"
-
-
-def _frac(args: list[str], named: dict[str, str]) -> str:
-    args = [arg for arg in args if arg]
-    if len(args) == 3:
-        return f"{args[0]} {args[1]}/{args[2]}"
-    return f"1/{args[0]}" if len(args) == 1 else "/".join(args[:2])
-
-
-def _as_of(args: list[str], named: dict[str, str]) -> str:
-    if named.get("alt"):
-        return named["alt"]
-    lead = ("Since" if named.get("since") else "As of", _date(args, named))
-    text = " ".join(filter(None, lead))
-    return text[0].lower() + text[1:] if named.get("lc") else text
-
-
-def _date(args: list[str], named: dict[str, str]) -> str:
-    year, month, day = (_arg(args, index) for index in range(3))
-    if month.isdigit() and 1 <= int(month) <= 12:
-        month = _MONTHS[int(month) - 1]
-    return " ".join(filter(None, (day.lstrip("0"), month, year)))
-
-
-def _nihongo(args: list[str], named: dict[str, str]) -> str:
-    english, extra = _arg(args, 0), ", ".join(filter(None, args[1:3]))
-    if not english:
-        return extra
-    return f"{english} ({extra})" if extra else english
-
-
-def _chinese(args: list[str], named: dict[str, str]) -> str:
-    keys = ("c", "s", "t", "p")
-    return ", ".join(dict.fromkeys(named[key] for key in keys if named.get(key))) or _arg(args, 0)
-
-
-def _ship(args: list[str], named: dict[str, str]) -> str:
-    return " ".join(filter(None, args[:2]))
-
-
-def _reading(args: list[str], named: dict[str, str]) -> str:
-    return f"{_arg(args, 0)}（{_arg(args, 1)}）" if _arg(args, 1) else _arg(args, 0)
-
-
-def _table() -> dict[str, Renderer]:
-    groups: list[tuple[str, Renderer]] = [
-        ("nowrap nobr nobreak nowrap-begin small smaller big larger large sc smallcaps em strong "
-         "bold nobold noitalic abbr tooltip mvar math var vanchor visible-anchor sub code kbd samp "
-         "tt mono nts number unicode flag flagcountry flagu ill interlanguage-link sic "
-         "not-a-typo proper-name script/hebrew script/arabic hebrew nastaliq underline u s del "
-         "ins serif sans-serif center dfn q inline-block nihongo2 nihongo3 chem2 ce 仮リンク",
-         _first),
-        ("lang langx script lang-rtl", _second),
-        ("resize font color sort native-name transl transliteration translit tlit", _last),
-        ("convert cvt", _convert),
-        ("val", _val),
-        ("frac fraction sfrac fracn", _frac),
-        ("circa ca. ca c.", _around("c. ")),
-        ("floruit fl.", _around("fl. ")),
-        ("as-of asof", _as_of),
-        ("date dts start-date start-date-and-age", _date),
-        ("quote blockquote bquote cquote quotation rquote poemquote quote-poem", _block),
-        ("nihongo nihongo-foot", _nihongo),
-        ("zh zh-hans zh-hant", _chinese),
-        ("chem linktext", _joined("")),
-        ("hlist flatlist", _joined(", ")),
-        ("plainlist ubl unbulleted-list vunblist bulleted-list", _lines),
-        ("keypress key-press", _joined("+")),
-        ("angbr angle-bracket", _around("⟨", "⟩")),
-        ("sup", lambda args, named: superscript(_arg(args, 0))),
-        ("e", lambda args, named: f"×10{superscript(_arg(args, 0))}"),
-        ("pow", lambda args, named: f"{_arg(args, 0)}{superscript(_arg(args, 1))}"),
-        ("sortname", _ship),
-        ("formatnum", lambda args, named: _grouped(_arg(args, 0))),
-        ("ship", _ship),
-        ("uss", lambda args, named: f"USS {_arg(args, 0)}"),
-        ("hms", lambda args, named: f"HMS {_arg(args, 0)}"),
-        ("us$ usd", _around("US$")),
-        ("£ gbp", _around("£")),
-        ("€ eur euro", _around("€")),
-        ("isbn isbn2", _around("ISBN ")),
-        ("bibleverse bibleref bibleref2", lambda args, named: " ".join(filter(None, args[:2]))),
-        ("読み仮名 読み仮名-ruby不使用 ruby ルビ", _reading),
-        ("· • dot middot bullet", _constant(" · ")),
-        ("– ndash en-dash endash", _constant("–")),
-        ("— mdash em-dash emdash", _constant("—")),
-        ("snd spnd spaced-ndash spaced-en-dash", _constant(" – ")),
-        ("mdashb smdash", _constant(" — ")),
-        ("nbsp spaces space thinsp thin-space hair-space hsp sp", _constant(" ")),
-        # An apostrophe must not join the quotes of italics around it.
-        ("' apos", _constant(APOSTROPHE)),
-        ("'s", _constant(f"{APOSTROPHE}s")),
-        ("= equals", _constant("=")),
-        # A rendered pipe must not divide the arguments of the template around it.
-        ("! pipe", _constant(PIPE)),
-        ("okina hamza", _constant("ʻ")),
-        ("times", _constant("×")),
-        ("pi", _constant("π")),
-    ]  # fmt: skip
-    return {
-        name.replace("-", " "): renderer for names, renderer in groups for name in names.split()
-    }
-
-
-_TABLE = _table()
+TEMPLATES = Templates.read(_TABLE.read_text(encoding="utf-8"), _TABLE.name)

@@ -1,23 +1,24 @@
-"""Wiki markup to readable text, in five linear steps.
+"""Wiki markup to readable text, in linear steps.
 
-Set aside what is no markup (comments, nowiki, math, code); cut out references; resolve brackets
-and tags; tidy the lines; decode entities.
+Set aside what is no markup (comments, nowiki, math, code); cut out references; resolve links,
+brackets and tags; tidy the lines.
 """
 
 from __future__ import annotations
 
-import html
 import re
-from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import lru_cache
 
-from tasks.clean.brackets import Brackets, Namespaces
-from tasks.clean.lines import DROPPED, tidy
-from tasks.clean.templates import APOSTROPHE, PIPE, superscript
-
-# Control characters cannot occur in XML, so they serve as stand-ins: this one is put round the
-# number of a piece set aside.
-_ASIDE = "\x03"
+from tasks.clean.brackets import Brackets
+from tasks.clean.calls import superscript
+from tasks.clean.expansion import Expander
+from tasks.clean.lines import decode, tidy
+from tasks.clean.links import gallery
+from tasks.clean.marks import ALL, APOSTROPHE, ASIDE, DROPPED, PIPE
+from tasks.clean.parser_functions import ERROR
+from tasks.clean.templates import is_furniture
+from tasks.clean.wiki import Deadline, Ledger, Wiki
 
 _VERBATIM = {"nowiki", "pre", "syntaxhighlight", "source"}
 _FORMULA = {"math", "chem", "ce"}
@@ -31,87 +32,177 @@ _SET_ASIDE = re.compile(
 _CLOSERS = {
     name: re.compile(rf"</{name}\s*>", re.I) for name in _VERBATIM | _FORMULA | _FURNITURE
 } | {"!--": re.compile("-->")}
+_REFERENCE = re.compile(r"<ref(?=[\s/>])[^<>]*+>(?:(?<=/>)|[^<]*+</ref\s*+>)")
 _REFERENCE = re.compile(r"<(?i:ref)\b[^<>]*>|</(?i:ref)\s*>")
 _HEADING = re.compile(r"\n=")
+# `[[target]]` or `[[target|label]]` without a prefix: nine links of ten. One group, so that
+# `split` gives the text and the labels in turn, without a call in Python.
+_PLAIN_LINK = re.compile(r"\[\[(?:[^\[\]{}|<>\n:]*+\|)?+([^\[\]{}|<>\n:#\s][^\[\]{}|<>\n:]*+)\]\]")
 _RAISED = re.compile(r"<sup>\s*([-+−–]?\d+)\s*</sup>")
-_ASIDE_TOKEN = re.compile(f"{_ASIDE}(\\d+){_ASIDE}")
-_ENTITY = re.compile(r"&(?:#\d{1,7}|#[xX][0-9a-fA-F]{1,6}|[a-zA-Z][a-zA-Z0-9]{1,30});")
-_INVISIBLE = {"\xa0": " ", "\u200b": "", "\xad": "", "\u2060": ""}
+_BRACKETED_READING = re.compile(r"<rp>[^<]*+</rp>", re.I)
+_ASIDE_TOKEN = re.compile(f"{ASIDE}(\\d+){ASIDE}")
 
 
 @dataclass
-class Cleaned:
+class Cleaned(Ledger):
     """A page's text, and what was dropped on the way.
 
     Attributes:
-        text: paragraphs, headings and list items, one a line.
-        templates: dropped templates by name.
-        table_rows: lines of unclosed tables that were dropped.
-        unclosed: brackets that never closed, or closed nothing.
+        text: paragraphs, headings, list items and rows of tables, one a line.
     """
 
     text: str = ""
-    templates: Counter[str] = field(default_factory=Counter)
-    table_rows: int = 0
-    unclosed: int = 0
 
 
-def clean(text: str, namespaces: Namespaces | None = None) -> Cleaned:
+_WIKI = Wiki()
+
+
+def clean(text: str, wiki: Wiki = _WIKI, title: str = "", *, trace: bool = False) -> Cleaned:
     """Turn a page's wikitext into readable text.
 
     Args:
         text: the wikitext, its XML entities decoded.
-        namespaces: the wiki's own names of files and categories.
+        wiki: the wiki it is from.
+        title: the page's title, which templates may show.
+        trace: note what each rule did.
+
+    Raises:
+        PageTimeout: the page takes longer than `wiki.seconds`.
     """
-    aside: list[str] = []
-    text = _set_aside(text, aside)
-    text = _drop_references(text)
-    if "<sup" in text:
-        text = _RAISED.sub(lambda match: superscript(match[1]), text)
-    machine = Brackets(namespaces or Namespaces())
-    text = machine.run(text)
-    text, table_rows = tidy(text)
-    if aside:
-        text = _ASIDE_TOKEN.sub(lambda match: aside[int(match[1])], text)
-    text = _decode(text.replace(PIPE, "|").replace(APOSTROPHE, "'"))
-    for character, shown in _INVISIBLE.items():
-        text = text.replace(character, shown)
-    text = text.strip()
-    return Cleaned(text, machine.dropped, table_rows, machine.unclosed)
+    cleaned = Cleaned(trace=[] if trace else None)
+    for mark in ALL:
+        if mark in text:
+            text = text.replace(mark, "")
+    page = _Page(wiki, title, cleaned)
+    text = tidy(page.show(text), cleaned)
+    cleaned.text = page.restore(text.replace(PIPE, "|").replace(APOSTROPHE, "'")).strip()
+    return cleaned
 
 
-def _set_aside(text: str, aside: list[str]) -> str:
-    """Cut out comments and furniture, and put placeholders for what is not wiki markup."""
-    pieces: list[str] = []
-    never: set[str] = set()
-    pos = 0
-    while match := _SET_ASIDE.search(text, pos):
-        pieces.append(text[pos : match.start()])
-        pos = match.end()
-        name = (match[1] or "!--").lower()
-        if match[0].endswith("/>"):
-            continue
-        # One failed search settles it for the rest of the page: that keeps the pass linear.
-        end = None if name in never else _CLOSERS[name].search(text, pos)
-        if end is None:
-            never.add(name)
-            continue
-        inner, pos = text[pos : end.start()], end.end()
+class _Page:
+    """One page's way through the steps; templates that are expanded go through them again."""
+
+    def __init__(self, wiki: Wiki, title: str, ledger: Ledger) -> None:
+        self._wiki, self._ledger = wiki, ledger
+        self._aside: list[str] = []
+        self._deadline = Deadline(wiki.seconds)
+        self._expander = Expander(wiki, title, ledger, self._deadline)
+        self._expanding = False
+
+    def show(self, text: str) -> str:
+        """The text that wikitext shows, with stand-ins and the marks of lines still in it."""
+        text = self._set_aside(text)
+        text = self._drop_references(text)
+        text = self._show_plain_links(text)
+        if "<sup" in text:
+            text = _RAISED.sub(lambda match: superscript(match[1]), text)
+        if "<rp" in text:
+            text = _BRACKETED_READING.sub("", text)
+        return Brackets(self._wiki, self._ledger, self._deadline, self.expand).run(text)
+
+    def restore(self, text: str) -> str:
+        """Put back what was set aside; what was set aside in a template may hold some itself."""
+        for _ in range(3):
+            if ASIDE not in text:
+                break
+            text = _ASIDE_TOKEN.sub(lambda match: self._aside[int(match[1])], text)
+        return text
+
+    def expand(self, name: str, source: str) -> str | None:
+        """A template of the wiki, or a parser function."""
+        expanded = None
+        if not self._expanding and self._expander.knows(name):
+            expanded = self._expander.expand(source)
+        if not expanded or ERROR in expanded or is_furniture(expanded):
+            self._ledger.drop_template(_counted(name), source)
+            return None
+        # What an expansion shows is not expanded again, however many braces it makes.
+        self._expanding = True
+        try:
+            return self.show(expanded)
+        finally:
+            self._expanding = False
+
+    def _set_aside(self, text: str) -> str:
+        """Cut out comments and furniture, and put placeholders for what is not wiki markup."""
+        pieces: list[str] = []
+        never: set[str] = set()
+        pos = 0
+        while match := _SET_ASIDE.search(text, pos):
+            pieces.append(text[pos : match.start()])
+            pos = match.end()
+            name = (match[1] or "!--").lower()
+            if match[0].endswith("/>"):
+                continue
+            # One failed search settles it for the rest of the page: that keeps the pass linear.
+            end = None if name in never else _CLOSERS[name].search(text, pos)
+            if end is None:
+                never.add(name)
+                continue
+            inner, pos = text[pos : end.start()], end.end()
+            pieces.append(self._stand_in(name, inner))
+        return "".join(pieces) + text[pos:] if pieces else text
+
+    def _stand_in(self, name: str, inner: str) -> str:
+        """What stands for a piece of the page that is no wiki markup."""
         if name in _FORMULA:
             inner = " ".join(inner.split()).replace("{{", "{ {").replace("}}", "} }")
-            inner = f"${inner}$" if name == "math" else inner
+            inner = f"${inner}$" if name == "math" and inner else inner
+        elif name == "gallery" and self._wiki.captions == "text":
+            return gallery(self._show_plain_links(inner))
         elif name not in _VERBATIM:
-            continue
-        if inner.strip():
-            pieces.append(f"{_ASIDE}{len(aside)}{_ASIDE}")
-            aside.append(inner if name == "nowiki" else inner.strip("\n"))
-    return "".join(pieces) + text[pos:] if pieces else text
+            self._ledger.drop("comments" if name == "!--" else f"<{name}>", inner)
+            return ""
+        if not inner.strip():
+            return ""
+        self._aside.append(decode(inner if name == "nowiki" else inner.strip("\n")))
+        self._ledger.note(f"<{name}>", inner, self._aside[-1])
+        return f"{ASIDE}{len(self._aside) - 1}{ASIDE}"
 
+    def _show_plain_links(self, text: str) -> str:
+        if self._ledger.trace is not None:
+            for match in _PLAIN_LINK.finditer(text):
+                self._ledger.note("link", match[0], match[1])
+        return "".join(_PLAIN_LINK.split(text))
 
-def _drop_references(text: str) -> str:
-    """Cut out `<ref>…</ref>`, nested ones too; a tag without its partner costs only itself."""
-    if "<ref" not in text and "<REF" not in text and "<Ref" not in text:
+    def _drop_references(self, text: str) -> str:
+        """Cut out `<ref>…</ref>`, nested ones too; a tag without its partner costs only itself."""
+        before = len(text)
+        text = self._drop_plain_references(text)
+        if _REFERENCE.search(text):
+            text = _drop_nested_references(text)
+        self._ledger.lost["references"] += before - len(text)
         return text
+
+    def _drop_plain_references(self, text: str) -> str:
+        """Nearly all: those that hold no other one. Splitting at the tags costs the least."""
+        first, *others = text.split("<ref")
+        pieces = [first]
+        for piece in others:
+            inner, closer, rest = piece.partition("</ref>")
+            tag = inner.find(">")
+            if tag < 0 or piece[0] not in " >/\n\t":
+                pieces += ("<ref", piece)
+                continue
+            if inner[tag - 1] == "/":
+                rest = piece[tag + 1 :]
+            elif not closer:
+                pieces += ("<ref", piece)
+                continue
+            pieces += (DROPPED, rest)
+            if self._ledger.trace is not None:
+                self._ledger.note("reference", "<ref" + piece.removesuffix(rest), "")
+        return "".join(pieces)
+
+
+@lru_cache(maxsize=1 << 16)
+def _counted(name: str) -> str:
+    """The name under which a template is counted: of a parser function the function's."""
+    name = " ".join(name.replace("_", " ").split()).lower()
+    return name.partition(":")[0][:80]
+
+
+def _drop_nested_references(text: str) -> str:
     partner: dict[int, int] = {}
     opened: list[int] = []
     matches = list(_REFERENCE.finditer(text))
@@ -137,12 +228,3 @@ def _drop_references(text: str) -> str:
         pieces += (text[pos:start], DROPPED)
         pos = end
     return "".join(pieces) + text[pos:]
-
-
-def _decode(text: str) -> str:
-    """Character entities, and once more what was escaped twice."""
-    for _ in range(2):
-        if "&" not in text:
-            break
-        text = _ENTITY.sub(lambda match: html.unescape(match[0]), text)
-    return text

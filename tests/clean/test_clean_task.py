@@ -30,13 +30,14 @@ needs_gensim = pytest.mark.skipif(
 )
 
 STONE_WALL = """\
-The Stone Wall (built 1815) is a wall of 5 m in the Examples. It has stood there for a very long \
+The Stone Wall (built 1815) is a wall of 5 metres (16 ft) in the Examples. It has stood there for a very long \
 time, and it is likely to stay.
 History
-It was built by the people of the town with the stones that they had."""
+It was built by the people of the town with the stones that they had.
+The wall"""
 GREAT_WALL = (
-    "长城（Great Wall）是中国古代的军事工程，全长约21196 km。它修筑于“春秋战国”时期，历代皆有修缮。"
-    "今天的长城大多建于明代，是世界文化遗产，每年都有许多游客前来参观。"
+    "长城（Great Wall）是中国古代的军事工程，全长约21,196 km（13,171 mi）。它修筑于“春秋战国”时期，历代皆有修缮。"
+    "今天的长城大多建于明代，是世界文化遗产，每年都有许多游客前来参观。\n长城一景"
 )
 
 
@@ -73,7 +74,9 @@ def test_every_page_of_a_small_dump_is_accounted_for(tmp_path: Path) -> None:
         "revision": "1001",
     }
     assert tides["title"] == "Tide: rise & fall"
-    assert tides["text"].splitlines()[1:] == ["Spring tides are high.", "Neap tides are low."]
+    assert tides["text"].splitlines()[1:] == [
+        "Spring tides are high.", "Neap tides are low.", "month | height", "May | 3",
+    ]  # fmt: skip
     metrics = corpus.metrics
     assert {name: value for name, value in metrics.items() if isinstance(value, int)} == {
         "pages": 7, "articles": 2, "redirects": 1, "other_namespaces": 1, "other_models": 1,
@@ -110,7 +113,9 @@ def test_the_sample_of_the_english_wikipedia(tmp_path: Path) -> None:
     texts = {document["title"]: document["text"] for document in found}
     # What readers see there, and what template-blind cleaners lose.
     assert texts["Anarchism"].startswith("Anarchism is a political philosophy that advocates")
-    assert "about 500 mi of British Columbia (Canada) separates Alaska" in texts["Alaska"]
+    assert (
+        "about 500 miles (800 km) of British Columbia (Canada) separates Alaska" in texts["Alaska"]
+    )
     assert 'The name "Alaska" (Аляска) was introduced' in texts["Alaska"]
 
 
@@ -130,10 +135,10 @@ def test_workers_do_not_change_a_byte(tmp_path: Path, monkeypatch: pytest.Monkey
 def test_a_page_that_fails_is_set_aside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = documents.clean
 
-    def fragile(text: str, namespaces: Any) -> Any:
+    def fragile(text: str, wiki: Any, title: str) -> Any:
         if "Stone Wall" in text:
             raise RuntimeError("cannot read this")
-        return whole(text, namespaces)
+        return whole(text, wiki, title)
 
     monkeypatch.setattr(documents, "clean", fragile)
     corpus = _clean(tmp_path, DATA / "english.xml")

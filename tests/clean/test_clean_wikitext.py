@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from tasks.clean.brackets import Namespaces
+from tasks.clean.wiki import Namespaces, Wiki
 from tasks.clean.wikitext import clean
 
 CASES = {
@@ -23,7 +23,8 @@ CASES = {
     "category": ("Text.\n[[Category:Cats]]", "Text."),
     "shown category": ("see [[:Category:Cats]]", "see Category:Cats"),
     "file with nested caption": (
-        "[[File:A.jpg|thumb|A [[cat]] on a {{convert|1|m}} [[wall|high wall]]]]Text.", "Text."
+        "[[File:A.jpg|thumb|A [[cat]] on a {{convert|1|m}} [[wall|high wall]]]]Text.",
+        "Text.\nA cat on a 1 metre (3 ft 3 in) high wall",
     ),
     "file under an unknown name": ("[[Soubor:A.svg|náhled|popis]]Text.", "Text."),
     "language link": ("Text. [[fr:Chat]]", "Text."),
@@ -35,13 +36,15 @@ CASES = {
     "bracketed word": ("he [sic] said", "he [sic] said"),
     "template": ("{{Infobox|a=b|c={{d|e}}}}Text{{citation needed|date=May}}.", "Text."),
     "template over lines": ("{{Infobox\n| a = [[b]]\n| c = d\n}}\nText.", "Text."),
-    "parser function": ("a{{#if:x|y|z}} b", "a b"),
+    "parser function": ("a{{#if:x|y|z}} b", "ay b"),
     "parameter": ("a {{{1|default}}} b", "a default b"),
     "magic words": ("__NOTOC__\nText __FORCETOC__.", "Text ."),
-    "convert": ("a {{convert|5|m|ft|abbr=on}} wall", "a 5 m wall"),
-    "convert a range": ("{{convert|10|to|20|km2|sqmi}}", "10 to 20 km²"),
-    "convert feet and inches": ("{{convert|5|ft|9|in|m}} tall", "5 ft 9 in tall"),
-    "val": ("{{val|1.5|0.2|e=-5|u=kg}}", "1.5±0.2×10⁻⁵ kg"),
+    "convert": ("a {{convert|5|m|ft|abbr=on}} wall", "a 5 m (16 ft) wall"),
+    "convert a range": (
+        "{{convert|10|to|20|km2|sqmi}}", "10 to 20 square kilometres (3.9 to 7.7 sq mi)"
+    ),
+    "convert feet and inches": ("{{convert|5|ft|9|in|m}} tall", "5 feet 9 inches (1.75 m) tall"),
+    "val": ("{{val|1.5|0.2|e=-5|u=kg}}", "(1.5±0.2)×10⁻⁵ kg"),
     "lang": ("''{{lang|fr|été}}'' is {{lang-fr|été}}", "été is été"),
     "langx": ("({{langx|de|Haus}})", "(Haus)"),
     "transl": ("{{transl|ru|GOST|dacha}}", "dacha"),
@@ -51,11 +54,11 @@ CASES = {
     "circa": ("{{circa|1900}}", "c. 1900"),
     "as of": ("{{As of|2015|3}} and {{as of|2016|lc=y}}", "As of March 2015 and as of 2016"),
     "nihongo": ("{{nihongo|Tokyo|東京|Tōkyō}}", "Tokyo (東京, Tōkyō)"),
-    "quote": ("He said:\n{{quote|Be [[kind]].|Ada}}", "He said:\nBe kind."),
+    "quote": ("He said:\n{{quote|Be [[kind]].|Ada}}", "He said:\nBe kind.\n— Ada"),
     "fraction": ("{{frac|3|1|2}} and {{frac|1|2}}", "3 1/2 and 1/2"),
     "chem": ("{{chem|H|2|O}}", "H2O"),
     "pipe inside an argument": ("{{nowrap|a{{!}}b}}", "a|b"),
-    "numbered argument": ("{{lang|fr|2=a=b}}{{nowrap|1=x=y}}", "x=y"),
+    "numbered argument": ("{{lang|fr|2=a=b}}{{nowrap|1=x=y}}", "a=bx=y"),
     "IPA and its parenthesis": ("Ada ({{IPAc-en|ˈ|eɪ}}) was", "Ada was"),
     "IPA first in a parenthesis": ("Ada ({{IPA-en|x}}; born 1815) was", "Ada (born 1815) was"),
     "IPA last in a parenthesis": ("Ada (born 1815, {{IPA-en|x}}) was", "Ada (born 1815) was"),
@@ -80,17 +83,17 @@ CASES = {
     "tags": ('<div class="x"><span>a</span> <small>b</small></div>', "a b"),
     "no tag": ("if x < y and y > z", "if x < y and y > z"),
     "unknown tag": ("the <foo> tag", "the <foo> tag"),
-    "gallery": ("a\n<gallery>\nA.jpg|cat\n</gallery>\nb", "a\nb"),
+    "gallery": ("a\n<gallery>\nA.jpg|cat\n</gallery>\nb", "a\ncat\nb"),
     "code": ("<syntaxhighlight lang=c>\n{{0}, [[1]]}\n</syntaxhighlight>", "{{0}, [[1]]}"),
-    "table": ('a\n{| class="w"\n|-\n! x\n| y || z\n|}\nb', "a\nb"),
-    "nested table": ("a\n{|\n| x\n{|\n| y\n|}\n| z\n|}\nb", "a\nb"),
+    "table": ('a\n{| class="w"\n|-\n! x\n| y || z\n|}\nb', "a\nx | y | z\nb"),
+    "nested table": ("a\n{|\n| x\n{|\n| y\n|}\n| z\n|}\nb", "a\nx y | z\nb"),
     "table in a template": ("{{box|\n{|\n| x\n|}}}\nb", "b"),
-    "HTML table": ("a<table><tr><td>x</td></tr></table>b", "a\nb"),
+    "HTML table": ("a<table><tr><td>x</td></tr></table>b", "a\nx\nb"),
     "table not closed": ("a\n{|\n| x\n| y\nb", "a\nb"),
     "template not closed": ("a {{b|c\n\nThe rest [[stays|remains]].", "a b|c\nThe rest remains."),
     "link not closed": ("a [[b|c\n\nThe rest [[d]].", "a b|c\nThe rest d."),
     "ends alone": ("a ]] b }} c |} d", "a b c |} d"),
-    "crossed brackets": ("a {{b|[[c}} d", "a d"),
+    "crossed brackets": ("a {{box|[[c}} d", "a d"),
     "heading": ("== Life ==\nShe lived.", "Life\nShe lived."),
     "heading of an empty section": ("a\n== X ==\n{{y}}\n== Z ==\nb", "a\nZ\nb"),
     "heading over a subsection": ("== X ==\n=== Y ===\nb", "X\nY\nb"),
@@ -98,7 +101,7 @@ CASES = {
     "lists": ("* a\n** b\n# c\n: d\n; e", "a\nb\nc\nd\ne"),
     "rule": ("a\n----\nb", "a\nb"),
     "entities": ("A&amp;B &ndash; c&nbsp;d &#8364; &lt;x&gt;", "A&B – c d € <x>"),
-    "entities escaped twice": ("a &amp;nbsp; b &amp;amp; c", "a   b & c"),
+    "entities escaped twice": ("a &amp;nbsp; b &amp;amp; c", "a b & c"),
     "no entity": ("AT&T; R&D &copy 5 &unknown;", "AT&T; R&D &copy 5 &unknown;"),
     "variants": ("-{zh-hans:计算机;zh-hant:電腦}-很快", "计算机很快"),
     "hidden variants": ("-{H|zh-hans:a;zh-hant:b}-c-{d}-", "cd"),
@@ -113,7 +116,7 @@ def test_markup_reads_as_worked_out_by_hand(markup: str, expected: str) -> None:
 
 def test_local_namespaces_come_from_the_dump() -> None:
     markup = "[[ファイル:a.dat|thumb|x [[y]]]]本文[[画像一覧]]"
-    assert clean(markup, Namespaces.of(["ファイル"])).text == "本文画像一覧"
+    assert clean(markup, Wiki(Namespaces.of([], ["ファイル"]))).text == "本文画像一覧\nx y"
     assert clean(markup).text != "本文画像一覧"
 
 
