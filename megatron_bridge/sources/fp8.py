@@ -9,7 +9,7 @@ are smaller. `quantization_config` of `config.json` has the sizes (DeepSeek-V3's
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -56,21 +56,26 @@ class Scaled(Computed):
         height, width = self._blocks.height, self._blocks.width
         return f"float8_e4m3fn with a scale for {height} x {width}"
 
-    def compute(self, start: int, stop: int) -> torch.Tensor:
-        """Return rows `start` to `stop` in float32."""
+    def fetch(self, start: int, stop: int) -> Callable[[int, int], torch.Tensor]:
+        """Read weights and scales of rows `start` to `stop`."""
         import torch
 
         height, width = self._blocks.height, self._blocks.width
         first = start // height
+        weights = self._weight.read(start, stop)
         scales = self._scale.read(first, -(-stop // height)).float()
-        scales = scales[torch.arange(start, stop) // height - first]
-        values = self._weight.read(start, stop).float()
-        count, edge = divmod(values.shape[1], width)
-        whole = values[:, : count * width].view(stop - start, count, width)
-        whole.mul_(scales[:, :count, None])
-        if edge:
-            values[:, count * width :].mul_(scales[:, count:])
-        return values
+        count, edge = divmod(weights.shape[1], width)
+
+        def rows(begin: int, end: int) -> torch.Tensor:
+            scale = scales[torch.arange(begin, end) // height - first]
+            values = weights[begin - start : end - start].float()
+            whole = values[:, : count * width].view(end - begin, count, width)
+            whole.mul_(scale[:, :count, None])
+            if edge:
+                values[:, count * width :].mul_(scale[:, count:])
+            return values
+
+        return rows
 
 
 def read_blocks(config: Mapping[str, Any], where: Path | str, to: str | None) -> Blocks | None:

@@ -66,8 +66,8 @@ class Quantised(Computed):
             place += i * _bytes(self._entry.type, shape)
         return Quantised(self._file, Entry(self._entry.type, shape, place))
 
-    def compute(self, start: int, stop: int) -> torch.Tensor:
-        """Return rows `start` to `stop`."""
+    def fetch(self, start: int, stop: int) -> Callable[[int, int], torch.Tensor]:
+        """Read the blocks of rows `start` to `stop`."""
         import numpy
         import torch
         from gguf import GGMLQuantizationType
@@ -76,10 +76,15 @@ class Quantised(Computed):
         row = _bytes(self._entry.type, self.shape[1:])
         data = self._file.read(self._entry.offset + start * row, (stop - start) * row)
         blocks = numpy.frombuffer(data, numpy.uint8).reshape(stop - start, row)
-        # A damaged scale may be infinite; its products are what they are.
-        with numpy.errstate(all="ignore"):
-            values = dequantize(blocks, GGMLQuantizationType(self._entry.type))
-        return torch.from_numpy(values).view(stop - start, *self.shape[1:])
+
+        def rows(begin: int, end: int) -> torch.Tensor:
+            # A damaged scale may be infinite; its products are what they are.
+            with numpy.errstate(all="ignore"):
+                kind = GGMLQuantizationType(self._entry.type)
+                values = dequantize(blocks[begin - start : end - start], kind)
+            return torch.from_numpy(values).view(end - begin, *self.shape[1:])
+
+        return rows
 
 
 class HalfByHalf:

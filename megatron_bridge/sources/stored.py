@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol
 
@@ -91,14 +91,14 @@ class Stored:
 
 
 class Computed(ABC):
-    """A tensor whose rows are computed when they are read, a few at a time."""
+    """A tensor whose rows are computed when they are read: read at once, computed in steps."""
 
     def __init__(self, dtype: torch.dtype, shape: tuple[int, ...]) -> None:
         self.dtype, self.shape = dtype, shape
 
     @abstractmethod
-    def compute(self, start: int, stop: int) -> torch.Tensor:
-        """Return rows `start` to `stop`, in any number format."""
+    def fetch(self, start: int, stop: int) -> Callable[[int, int], torch.Tensor]:
+        """Read what rows `start` to `stop` are made of; return what makes any of them."""
 
     def read(self, start: int = 0, stop: int | None = None) -> torch.Tensor:
         """Return rows `start` to `stop`, [stop - start, ...]."""
@@ -106,10 +106,11 @@ class Computed(ABC):
 
         stop = last(self.shape, start, stop)
         tensor = torch.empty((stop - start, *self.shape[1:]), dtype=self.dtype)
+        rows = self.fetch(start, stop)
         height = max(1, COMPUTED_BYTES // max(1, 4 * math.prod(self.shape[1:])))
         for first in range(start, stop, height):
             end = min(first + height, stop)
-            tensor[first - start : end - start] = self.compute(first, end)
+            tensor[first - start : end - start] = rows(first, end)
         return tensor
 
 

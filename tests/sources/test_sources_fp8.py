@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -233,6 +234,18 @@ def test_a_killed_import_goes_on_from_another_scratch_folder(
     )
     assert import_hf(toy / "small", tmp_path / "ckpt", proof=TENSORS)["holds"]
     assert not calls
+
+
+def test_at_a_url_it_is_the_same(toy: Path, tmp_path: Path, served: Any) -> None:
+    folder = Path(shutil.copytree(toy / "small", served.folder / "fp8"))
+    local = import_hf(folder, tmp_path / "local", proof=TENSORS)
+    found = import_hf(f"{served.url}/fp8", tmp_path / "out", proof=TENSORS)
+    # A byte more shows that the weights are there.
+    assert found.pop("source")["bytes_fetched"] == served.total - 1
+    assert found == local
+    # The header, read twice, is a tenth of this small file.
+    assert served.total <= 1.15 * sum(path.stat().st_size for path in folder.iterdir())
+    assert verify(f"{served.url}/fp8", tmp_path / "out", TENSORS)["holds"]
 
 
 def no_scale(tensors: Tensors, config: dict[str, Any]) -> None:

@@ -114,10 +114,10 @@ def test_the_made_config_computes_what_the_models_own_does(case: Any, tmp_path: 
     assert own.abs().max() > 0.1
 
 
-def test_transformers_reads_the_same_tensors(case: Any, tmp_path: Path) -> None:
-    kind, root, meant = case
-    if kind not in ("llama", "qwen2"):
-        return  # of the others transformers reads no head_dim or moe_intermediate_size
+# Of the others transformers reads no head dimension, or not the size of experts.
+@pytest.mark.parametrize("case", ["llama", "qwen2"], indirect=True)
+def test_transformers_reads_the_same_tensors(case: Any) -> None:
+    kind, root, _ = case
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         loaded = transformers.AutoModelForCausalLM.from_pretrained(
@@ -255,7 +255,7 @@ def test_scaling_and_facts_that_are_not_known_are_told(llama: Any, tmp_path: Pat
         with pytest.raises(InputError, match=words):
             made(more)
     gguf_writer.write(tmp_path / "x.gguf", tensors, config, "gemma3")
-    with pytest.raises(InputError, match="expected: llama, qwen2|Expected: llama, qwen2"):
+    with pytest.raises(InputError, match="xpected: llama, qwen2"):
         import_hf(tmp_path / "x.gguf", tmp_path / "ckpt", proof=TENSORS)
 
 
