@@ -42,7 +42,7 @@ def lines(certificate: Certificate) -> list[str]:
             f"the built model was compared with config.json in {len(built['compared'])} facts; it"
             f" has {built['parameters']['padding']:,} parameters more, as padding"
         )
-    told += _answers(certificate)
+    told += _answers(certificate) + _origin(certificate)
     if source := certificate.get("source"):
         told.append(
             f"{source['url']} was read once, by ranges: {source['bytes_fetched']:,} bytes fetched"
@@ -153,6 +153,24 @@ def require(reason: str | None, what: str, folder: Path, unproven: bool, switch:
             fix=f"convert the model again, or take it without proof: {switch}; everything made "
             "from it will say so",
         )
+
+
+def _origin(certificate: Certificate) -> list[str]:
+    """What is known of a run of Megatron-LM, and what is not."""
+    if (origin := certificate.get("origin")) is None:
+        return []
+    vocabulary, step = origin["vocabulary"], origin["iteration"]
+    return [
+        f"from Megatron-LM's {origin['format']} checkpoint"
+        + ("" if step is None else f" of iteration {step:,}")
+        + f"; config.json: {origin['config']}",
+        f"vocabulary: {vocabulary['true']:,} of {vocabulary['padded']:,} rows, by"
+        f" {vocabulary['from']}",
+        f"tokenizer: {origin['tokenizer']}"
+        if origin["tokenizer"]
+        else "NO TOKENIZER came along; --tokenizer DIR or --like HF_DIR gives one",
+        *(f"in training only: {what}" for what in origin["training_only"]),
+    ]
 
 
 def _answers(certificate: Certificate) -> list[str]:

@@ -15,6 +15,7 @@ from typing import Any, Literal
 
 from megatron_bridge import checkpoint
 from megatron_bridge.errors import InputError
+from megatron_bridge.megatron_lm.ranks import Ranks
 from megatron_bridge.sources import torch_file
 from megatron_bridge.sources.ranges import LocalFile
 from megatron_bridge.tensors import Tensors
@@ -79,20 +80,15 @@ def open_run(folder: Path) -> Run:
             fix="give the folder that Megatron-LM wrote with --save, or one iter_* folder in it",
         )
     if kind == "torch":
-        from megatron_bridge.megatron_lm.ranks import Ranks
-
-        with_ranks = Ranks(place)
-        try:
-            return Run(place, "torch", with_ranks.iteration, dict(with_ranks.arguments))
-        finally:
-            with_ranks.close()
+        with Ranks(place) as ranks:
+            return Run(place, "torch", ranks.iteration, dict(ranks.arguments))
     if kind != "torch_dist":
         raise InputError(
             f"Checkpoints in the format {kind} are not read",
             where=place,
             expected="torch_dist, or torch",
             got=kind,
-            fix=_OTHERS[kind],
+            fix=_OTHERS.get(kind, "write it anew with --ckpt-format torch_dist"),
         )
     common = _common(place)
     named = _ITERATION.fullmatch(place.name)
@@ -102,12 +98,7 @@ def open_run(folder: Path) -> Run:
 
 def tensors(folder: Path) -> Tensors:
     """Open the tensors of a checkpoint's own folder, in either format, ours or Megatron-LM's."""
-    if _format(folder) == "torch":
-        from megatron_bridge.megatron_lm.ranks import Ranks
-
-        ranks: Tensors = Ranks(folder)
-        return ranks
-    return Reader(folder)
+    return Ranks(folder) if _format(folder) == "torch" else Reader(folder)
 
 
 def optimizer_states(run: Run) -> set[str]:
@@ -149,24 +140,24 @@ def _place(folder: Path) -> Path:
     if latest.is_file():
         word = latest.read_text(encoding="utf-8", errors="replace").strip()
         name = f"iter_{int(word):07d}" if word.isdecimal() else word
-        if name == Path(name).name and (folder / name).is_dir():
+        if name and name == Path(name).name and (folder / name).is_dir():
             return folder / name
+        found = " or ".join(_checkpoints(folder))
         raise InputError(
             f"{LATEST} names a checkpoint that is not there",
             where=latest,
-            expected=f"one of {', '.join(_checkpoints(folder)) or 'the iter_* folders, of which '}"
-            f"{'' if _checkpoints(folder) else 'there is none'}",
+            expected=found or "an iter_* folder, of which there is none",
             got=repr(word[:40]),
             fix="give the folder of the checkpoint itself",
         )
-    found = _checkpoints(folder)
-    if found:
+    names = _checkpoints(folder)
+    if names:
         raise InputError(
             f"The folder has no {LATEST}, which says which checkpoint is whole",
             where=folder,
             expected=f"{LATEST}, which Megatron-LM writes when a checkpoint is finished",
-            got=f"{len(found)} checkpoints: {', '.join(found[:8])}",
-            fix=f"name the one that you mean, such as {folder / found[-1]}",
+            got=f"{len(names)} checkpoints: {', '.join(names[:8])}",
+            fix=f"name the one that you mean, such as {folder / names[-1]}",
         )
     return folder
 
