@@ -11,7 +11,7 @@ import json
 import os
 import pickle
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
@@ -87,8 +87,20 @@ def write_file(path: Path, chunks: Iterable[Chunk]) -> list[Placed]:
     return placed
 
 
-def write_index(folder: Path, placed: Iterable[Placed]) -> None:
-    """Write what makes `.distcp` files a checkpoint: their index, and Megatron's own two files."""
+def write_index(
+    folder: Path,
+    placed: Iterable[Placed],
+    common: Mapping[str, Any] | None = None,
+    empty: Iterable[str] = (),
+) -> None:
+    """Write what makes `.distcp` files a checkpoint: their index, and Megatron's own two files.
+
+    Args:
+        folder: where the files lie.
+        placed: what is in them.
+        common: what all ranks of a run have in common.
+        empty: keys of further entries, which hold None.
+    """
     import torch
     from torch.distributed.checkpoint import metadata as dcp
     from torch.distributed.checkpoint.filesystem import _StorageInfo
@@ -109,11 +121,17 @@ def write_index(folder: Path, placed: Iterable[Placed]) -> None:
         offset = torch.Size(block.offset)
         entry.chunks.append(dcp.ChunkStorageMetadata(offset, torch.Size(block.size)))
         storage[dcp.MetadataIndex(key, offset)] = _StorageInfo(file, block.start, block.length)
+    if empty := sorted(empty):
+        entry_file = folder / "__empty_0.distcp"
+        torch.save([None], entry_file)  # a list, as Megatron has it
+        info = _StorageInfo(entry_file.name, 0, entry_file.stat().st_size)
+        storage |= {dcp.MetadataIndex(key): info for key in empty}
+    entries: dict[str, Any] = {**tensors, **{key: dcp.BytesStorageMetadata() for key in empty}}
     # torch's writer puts its path and a random id here; without them equal models are equal files.
-    index = dcp.Metadata(dict(tensors), storage_data=storage, storage_meta=dcp.StorageMeta())
+    index = dcp.Metadata(entries, storage_data=storage, storage_meta=dcp.StorageMeta())
     with (folder / ".metadata").open("wb") as stream:
         pickle.dump(index, stream)
-    torch.save({}, folder / "common.pt")
+    torch.save(dict(common or {}), folder / "common.pt")
     backend = {"sharded_backend": "torch_dist", "sharded_backend_version": 1}
     backend |= {"common_backend": "torch", "common_backend_version": 1}
     (folder / "metadata.json").write_text(json.dumps(backend), encoding="utf-8")

@@ -25,8 +25,8 @@ Chunk = Mapping[str, Any]
 """A model chunk's tensors by Megatron's names for its modules."""
 
 EMBEDDING, OUTPUT = "embedding.word_embeddings.weight", "output_layer.weight"
-_EXPERTS = "mlp.experts.experts."
-_LAYER = re.compile(r"decoder\.layers\.(\d+)\.(.+)")
+EXPERTS = "mlp.experts.experts."
+LAYER = re.compile(r"decoder\.layers\.(\d+)\.(.+)")
 _LOCAL = re.compile(r"mlp\.experts\.local_experts\.(\d+)\.(.+)")
 _GROUPED = re.compile(r"mlp\.experts\.(linear_fc[12]\.(?:weight|bias))(\d+)")
 _FUSED = {"mlp.experts.weight1": "linear_fc1.weight", "mlp.experts.weight2": "linear_fc2.weight"}
@@ -105,7 +105,7 @@ def merge(files: RankFiles, trees: Mapping[Rank, Sequence[Chunk]]) -> dict[str, 
         )
     cells: dict[tuple[str, int | None, int | None], Cell] = {}
     layers = 0
-    for stage, number, count in _stages(trees):
+    for stage, number, count in stages(trees):
         ranks = {r: _locals(files, trees[r][number]) for r in trees if r.pipeline == stage}
         for local, cell in _stage(files, ranks):
             layer = None if local.layer is None else layers + local.layer
@@ -118,13 +118,18 @@ def merge(files: RankFiles, trees: Mapping[Rank, Sequence[Chunk]]) -> dict[str, 
     return _stack(files, cells, layers)
 
 
-def _stages(trees: Mapping[Rank, Sequence[Chunk]]) -> Iterator[tuple[int, int, int]]:
+def is_uniform(merged: Mapping[str, Merged]) -> bool:
+    """True where all layers of a tensor are under one key."""
+    return not any(LAYER.fullmatch(key) for key in merged)
+
+
+def stages(trees: Mapping[Rank, Sequence[Chunk]]) -> Iterator[tuple[int, int, int]]:
     """Yield stage, chunk and number of layers, in the order of the layers."""
     for number in range(max(len(found) for found in trees.values())):
         for stage in sorted({rank.pipeline for rank in trees}):
             one = trees[min(rank for rank in trees if rank.pipeline == stage)]
             if number < len(one):
-                numbers = {int(m[1]) for name in one[number] if (m := _LAYER.fullmatch(name))}
+                numbers = {int(m[1]) for name in one[number] if (m := LAYER.fullmatch(name))}
                 yield stage, number, len(numbers)
 
 
@@ -139,18 +144,18 @@ def _locals(files: RankFiles, chunk: Chunk) -> dict[Local, Stored]:
             continue
         if not isinstance(value, Stored):
             splits.split_of(f"{name}.", name, files.folder)
-        at = _LAYER.fullmatch(name)
+        at = LAYER.fullmatch(name)
         suffix, layer = (at[2], int(at[1])) if at else (name, None)
         if suffix in _FUSED:
             for expert, part in _unfused(files, suffix, value):
-                found[Local(_EXPERTS + _FUSED[suffix], layer, expert)] = part
+                found[Local(EXPERTS + _FUSED[suffix], layer, expert)] = part
             continue
         for old, new in renamed.items():
             suffix = suffix.replace(old, new) if suffix.startswith(old) else suffix
         if one := _LOCAL.fullmatch(suffix):
-            found[Local(_EXPERTS + one[2], layer, int(one[1]))] = value
+            found[Local(EXPERTS + one[2], layer, int(one[1]))] = value
         elif one := _GROUPED.fullmatch(suffix):
-            found[Local(_EXPERTS + one[1], layer, int(one[2]))] = value
+            found[Local(EXPERTS + one[1], layer, int(one[2]))] = value
         else:
             found[Local(suffix, layer)] = value
     return found

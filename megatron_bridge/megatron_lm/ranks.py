@@ -32,13 +32,16 @@ class Ranks:
         self.folder = Path(folder)
         self.files: RankFiles = open_files(self.folder)
         try:
-            trees = {rank: chunks(tree) for rank, tree in self.files.trees.items()}
-            self._merged = merge(self.files, trees)
+            self.trees = {rank: chunks(tree) for rank, tree in self.files.trees.items()}
+            self.merged: dict[str, Merged] = merge(self.files, self.trees)
         except BaseException:
             self.close()
             raise
         self.extra_states = sum(
-            "_extra_state" in name for parts in trees.values() for part in parts for name in part
+            "_extra_state" in name
+            for parts in self.trees.values()
+            for part in parts
+            for name in part
         )
         """How many of Transformer Engine's extra states were left out."""
 
@@ -56,7 +59,7 @@ class Ranks:
 
     def shapes(self) -> dict[str, Shape]:
         """Return global shape and dtype of every tensor by key."""
-        return {key: (one.shape, one.dtype) for key, one in self._merged.items()}
+        return {key: (one.shape, one.dtype) for key, one in self.merged.items()}
 
     def read(
         self, key: str, index: tuple[int, ...] = (), start: int = 0, stop: int | None = None
@@ -66,7 +69,7 @@ class Ranks:
         Raises:
             InputError: ranks that must have the same values have not.
         """
-        return read(self._merged, self.folder, key, index, start, stop)
+        return read(self.merged, self.folder, key, index, start, stop)
 
     def close(self) -> None:
         """Close the files."""
