@@ -100,11 +100,13 @@ class Verdict(NamedTuple):
         rule: one of `FILTERS`.
         value: what was measured.
         limit: the threshold that it missed.
+        note: what else helps to judge it, such as the language found.
     """
 
     rule: str
     value: float
     limit: float
+    note: str = ""
 
 
 @dataclass(frozen=True)
