@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from megatron_bridge.errors import InputError
-from megatron_bridge.sources import gguf_config
+from megatron_bridge.sources import gguf_config, gguf_sentencepiece
 from megatron_bridge.sources.gguf_header import damaged
 from megatron_bridge.sources.ranges import Ranges
 
@@ -30,11 +30,13 @@ _WORDS = (
 )
 _CONTROL, _USER_DEFINED = 3, 4
 """Types of tokens that are found in text before it is split."""
+_PIECES = "llama"
+"""llama.cpp's name of SentencePiece's merges; these have no rule, and begin with a token."""
 
 
 @dataclass(frozen=True)
 class Rule:
-    """How a tokenizer of byte-level BPE treats text."""
+    """How a tokenizer treats text; the first three are for byte-level BPE."""
 
     pattern: str | None = None
     """Splits text; GPT-2's own without one."""
@@ -60,16 +62,17 @@ def write(file: Ranges, facts: Facts, config: Mapping[str, Any], folder: Path) -
     """Write tokenizer.json, tokenizer_config.json, generation_config.json and the chat template.
 
     Raises:
-        InputError: the tokenizer is not byte-level BPE, splits text by an unknown rule, or its
-            parts do not fit.
+        InputError: the tokenizer is of another kind, splits text by an unknown rule, or its parts
+            do not fit.
     """
     kind, pre = facts.get("tokenizer.ggml.model"), facts.get("tokenizer.ggml.pre")
     rule = RULES.get(pre) if kind == "gpt2" and isinstance(pre, str) else None
+    rule = Rule(add_bos=True) if kind == _PIECES else rule
     if rule is None:
         raise InputError(
             "The GGUF file's tokenizer is not supported",
             where=file.name,
-            expected=f"tokenizer.ggml.model gpt2, and .pre {', '.join(RULES)}",
+            expected=f"tokenizer.ggml.model gpt2 with .pre {', '.join(RULES)}; or {_PIECES}",
             got=f"{kind} with {pre}",
             fix="start from the model's Hugging Face folder",
         )
@@ -94,7 +97,29 @@ def write(file: Ranges, facts: Facts, config: Mapping[str, Any], folder: Path) -
 
 
 def _tokenizer(file: Ranges, facts: Facts, rule: Rule, tokens: list[str]) -> tokenizers.Tokenizer:
-    from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers
+    from tokenizers import AddedToken
+
+    types = list(
+        facts.get("tokenizer.ggml.token_type") or [gguf_sentencepiece.NORMAL] * len(tokens)
+    )
+    if len(types) != len(tokens):
+        raise damaged(file, f"{len(types)} types of {len(tokens)} tokens")
+    if facts["tokenizer.ggml.model"] == _PIECES:
+        made = gguf_sentencepiece.make(file, facts, tokens, types)
+    else:
+        made = _byte_level(file, facts, rule, tokens)
+    for kinds, special in (
+        ({_CONTROL, gguf_sentencepiece.UNKNOWN}, True),
+        ({_USER_DEFINED}, False),
+    ):
+        added = [token for token, own in zip(tokens, types, strict=True) if own in kinds]
+        made.add_tokens([AddedToken(t, special=special, normalized=False) for t in added])
+    made.post_processor = _around(facts, rule, tokens)
+    return made
+
+
+def _byte_level(file: Ranges, facts: Facts, rule: Rule, tokens: list[str]) -> tokenizers.Tokenizer:
+    from tokenizers import Tokenizer, decoders, models, normalizers
 
     merges = [tuple(merge.split(" ")) for merge in _texts(file, facts, "merges")]
     vocabulary = {token: number for number, token in enumerate(tokens)}
@@ -114,13 +139,6 @@ def _tokenizer(file: Ranges, facts: Facts, rule: Rule, tokens: list[str]) -> tok
         made.normalizer = normalizers.NFC()
     made.pre_tokenizer = _splitter(rule)
     made.decoder = decoders.ByteLevel()
-    types = list(facts.get("tokenizer.ggml.token_type") or ())
-    if len(types) not in (0, len(tokens)):
-        raise damaged(file, f"{len(types)} types of {len(tokens)} tokens")
-    for kind, special in ((_CONTROL, True), (_USER_DEFINED, False)):
-        added = [t for t, own in zip(tokens, types, strict=False) if own == kind]
-        made.add_tokens([AddedToken(t, special=special, normalized=False) for t in added])
-    made.post_processor = _around(facts, rule, tokens)
     return made
 
 
