@@ -68,8 +68,8 @@ def connect(address: Address) -> tuple[Any, str]:
     """
     import fsspec
 
-    # A listing of some minutes ago does not tell that a file has changed.
-    given: dict[str, Any] = {"use_listings_cache": False}
+    # An old listing does not tell that a file has changed; a second will do for many shards.
+    given: dict[str, Any] = {"listings_expiry_time": 1}
     if address.scheme == "oss":
         given |= _oss()
     try:
@@ -110,8 +110,6 @@ def _oss() -> dict[str, str]:
 
 
 def _asked(shown: str, function: Any, *given: Any, **named: Any) -> Any:
-    from fsspec.exceptions import FSTimeoutError
-
     # Errors of a filesystem may name the whole URL, secrets included: only their kind is told.
     try:
         return function(*given, **named)
@@ -119,5 +117,6 @@ def _asked(shown: str, function: Any, *given: Any, **named: Any) -> Any:
         raise missing(shown) from None
     except PermissionError as error:
         raise refused(shown, type(error).__name__) from None
-    except (OSError, FSTimeoutError) as error:
+    # Each client has exceptions of its own, which need not be an OSError (oss2's are not).
+    except Exception as error:
         raise Interrupted(type(error).__name__) from None

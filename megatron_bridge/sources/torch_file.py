@@ -8,6 +8,7 @@ its name and values (`inert`).
 
 from __future__ import annotations
 
+import functools
 import io
 import math
 import pickle
@@ -18,7 +19,7 @@ from typing import Any
 
 from megatron_bridge.errors import InputError, PipelineError
 from megatron_bridge.sources import inert
-from megatron_bridge.sources.ranges import Ranges
+from megatron_bridge.sources.ranges import Part, Ranges
 from megatron_bridge.sources.stored import Stored
 from megatron_bridge.sources.strided import Strided
 
@@ -65,10 +66,34 @@ def load(file: Ranges) -> Any:
 
 
 class _Storage:
-    """A typed storage that the pickle names: its place in the file, in bytes."""
+    """A typed storage that the pickle names, as a file of its own.
 
-    def __init__(self, offset: int, size: int, dtype: Any) -> None:
-        self.offset, self.size, self.dtype = offset, size, dtype
+    Where its bytes begin is found when they are first read: a file elsewhere is not asked for the
+    places of tensors that another process reads.
+    """
+
+    def __init__(self, file: Ranges, info: zipfile.ZipInfo, dtype: Any) -> None:
+        self.name, self.size, self.state = file.name, info.file_size, file.state
+        self.dtype = dtype
+        self._file, self._header = file, info.header_offset
+
+    def read(self, offset: int, length: int) -> bytes:
+        """Return exactly `length` bytes from `offset`."""
+        return self._part.read(offset, length)
+
+    def read_into(self, offset: int, target: memoryview) -> None:
+        """Fill `target` with the bytes from `offset`."""
+        self._part.read_into(offset, target)
+
+    def close(self) -> None:
+        """The whole file is closed by its owner."""
+
+    @functools.cached_property
+    def _part(self) -> Part:
+        # The local header repeats the name and may have another extra field than the directory.
+        local = self._file.read(self._header, 30)
+        name, extra = (int.from_bytes(local[i : i + 2], "little") for i in (26, 28))
+        return Part(self._file, self._header + 30 + name + extra, self.size)
 
 
 class _Unpickler(pickle.Unpickler):
@@ -82,6 +107,7 @@ class _Unpickler(pickle.Unpickler):
     ) -> None:
         super().__init__(io.BytesIO(pickled))
         self._file, self._places = file, places
+        self._storages: dict[tuple[str, Any], _Storage] = {}
 
     def find_class(self, module: str, name: str) -> Any:
         """Return what stands for an allowed name; anything else is refused before it runs."""
@@ -118,14 +144,10 @@ class _Unpickler(pickle.Unpickler):
         kind, dtype, key, *_ = pid
         if kind != "storage":
             raise _damaged(self._file, f"a reference to {kind!r}")
-        info = self._places[f"data/{key}"]
-        return _Storage(self._data_offset(info), info.file_size, dtype)
-
-    def _data_offset(self, info: zipfile.ZipInfo) -> int:
-        # The local header repeats the name and may have another extra field than the directory.
-        local = self._file.read(info.header_offset, 30)
-        name, extra = (int.from_bytes(local[i : i + 2], "little") for i in (26, 28))
-        return info.header_offset + 30 + name + extra
+        if (key, dtype) not in self._storages:
+            storage = _Storage(self._file, self._places[f"data/{key}"], dtype)
+            self._storages[key, dtype] = storage
+        return self._storages[key, dtype]
 
     def _tensor(self, storage: _Storage, offset: int, size: Any, stride: Any, *_: Any) -> Stored:
         sizes, strides = tuple(size), tuple(stride)
@@ -134,10 +156,9 @@ class _Unpickler(pickle.Unpickler):
         beyond = offset + (last + 1 if math.prod(sizes) else 0)
         if min(offset, *sizes, *strides, 0) < 0 or beyond * item > storage.size:
             raise _damaged(self._file, f"a tensor of {list(sizes)} beyond its storage")
-        place = storage.offset + offset * item
         if _row_by_row(sizes, strides):
-            return Stored(self._file, place, storage.dtype, sizes)
-        return Strided(self._file, place, storage.dtype, sizes, strides)
+            return Stored(storage, offset * item, storage.dtype, sizes)
+        return Strided(storage, offset * item, storage.dtype, sizes, strides)
 
 
 def _row_by_row(sizes: tuple[int, ...], strides: tuple[int, ...]) -> bool:
