@@ -164,7 +164,7 @@ def _check_complete(files: RankFiles) -> None:
             or not any(r.pipeline == rank.pipeline and r.tensor == rank.tensor for r in found)
         ]
     if missing:
-        names = [_name(rank, sizes) for rank in missing]
+        names = sorted(_name(rank, sizes) for rank in missing)
         raise InputError(
             "The checkpoint lacks the folder of a rank",
             where=files.folder,

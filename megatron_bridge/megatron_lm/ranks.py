@@ -100,6 +100,8 @@ def read(
     one = merged[key]
     if len(index) < one.depth:
         stop = one.shape[len(index)] if stop is None else stop
+        if start >= stop:
+            return torch.empty((0, *one.shape[len(index) + 1 :]), dtype=one.dtype)
         return torch.stack([read(merged, folder, key, (*index, i)) for i in range(start, stop)])
     cell, inner = one.cells[index[: one.depth]], index[one.depth :]
     if not inner:
