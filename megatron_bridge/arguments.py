@@ -73,14 +73,17 @@ class _Parser(argparse.ArgumentParser):
 _COMMANDS: dict[str, tuple[Callable[[argparse.ArgumentParser], Any], str, str]] = {
     "import": (
         switches.add_import,
-        "Convert a Hugging Face folder to a checkpoint.\n\n"
+        "Convert a Hugging Face folder or a GGUF file to a checkpoint.\n\n"
         "On a CPU, in blocks, within --memory. The same command after a kill goes on where it\n"
         "stopped. The output holds certificate.json: every tensor claimed\n"
         "once on both sides, read back, and equal by digest; and the model that Megatron builds\n"
         "(without weights, beside the conversion) compared with config.json, fact by fact.\n"
         "--logits and --text also run both models. What does not hold is not written: status 1.\n"
-        "A model at a URL is read once, by ranges; no file of weights is kept on this disk.",
+        "A model at a URL is read once, by ranges; no file of weights is kept on this disk.\n"
+        "Quantised weights (GGUF, FP8 in blocks) are dequantised, and the certificate says so.\n"
+        "FP8 becomes the number format that config.json names, or --dtype's; GGUF float32.",
         "  python -m megatron_bridge import Qwen3-0.6B ckpt --dtype bfloat16\n"
+        "  python -m megatron_bridge import Qwen3-8B-Q4_K_M.gguf ckpt --dtype bfloat16\n"
         "  python -m megatron_bridge import http://localhost:8000/Qwen3-0.6B ckpt",
     ),
     "export": (

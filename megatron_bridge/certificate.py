@@ -8,6 +8,7 @@ its `checkpoint.json` and in the certificates of its exports.
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -48,11 +49,10 @@ def lines(certificate: Certificate) -> list[str]:
             f"{source['url']} was read once, by ranges: {source['bytes_fetched']:,} bytes fetched"
             f" of {source['bytes']:,}"
         )
-    if lost := certificate.get("dequantised"):
-        formats = ", ".join(f"{count} {name}" for name, count in lost["formats"].items())
+    if section := certificate.get("dequantised"):
         told.append(
-            f"DEQUANTISED: {lost['tensors']} tensors ({formats}) to {' and '.join(lost['to'])}; "
-            "what is exported cannot be bit for bit the quantised file"
+            f"DEQUANTISED: {dequantised(section)}; what is exported cannot be bit for bit the "
+            "quantised file"
         )
     told += [f"left out: {name}" for name in coverage["buffers_left_out"]]
     told += [f"left out: {name}" for name in coverage["tied_copies_left_out"]]
@@ -69,6 +69,12 @@ def lines(certificate: Certificate) -> list[str]:
     if not certificate["proven"]:
         told.append("UNPROVEN: it comes from a checkpoint without proof")
     return told
+
+
+def dequantised(section: Mapping[str, Any]) -> str:
+    """Say what quantised weights became."""
+    formats = ", ".join(f"{count} {name}" for name, count in section["formats"].items())
+    return f"{section['tensors']} tensors ({formats}) to {' and '.join(section['to'])}"
 
 
 def refusal(certificate: Certificate) -> str:

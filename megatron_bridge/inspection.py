@@ -19,6 +19,7 @@ from megatron_bridge.megatron_lm import arguments as megatron
 from megatron_bridge.megatron_lm import candidates, folder, sides
 from megatron_bridge.megatron_lm.folder import Run
 from megatron_bridge.megatron_lm.tokenizer import Tokenizer
+from megatron_bridge.sources import gguf
 from megatron_bridge.sources import source as sources
 from megatron_bridge.tensors import Shape
 
@@ -48,12 +49,13 @@ def inspect(given: Path | str) -> Report:
         return _of_run(folder.open_run(place))
     if folder.is_ours(place):
         return _of_ours(place)
-    if "://" not in str(given) and not (place / "config.json").exists():
+    is_elsewhere = "://" in str(given) or gguf.is_one(place.name)
+    if not is_elsewhere and not (place / "config.json").exists():
         raise InputError(
             "The folder holds no model",
             where=place,
             expected="a checkpoint of ours (checkpoint.json), a directory of Megatron-LM (iter_* "
-            "folders, mp_rank_* or *.distcp), or a Hugging Face folder (config.json)",
+            "folders, mp_rank_* or *.distcp), a Hugging Face folder (config.json), or a GGUF file",
             got=", ".join(sorted(path.name for path in place.iterdir())[:6]) or "an empty folder"
             if place.is_dir()
             else "no such folder",
@@ -81,6 +83,8 @@ def lines(report: Report, tensors: bool = False) -> list[str]:
         ("tokenizer", report["tokenizer"] or "none"),
         ("config", report["config"] or "none"),
     ]
+    if report["dequantised"]:
+        told.append(("dequantised", certificate.dequantised(report["dequantised"])))
     if report["proof"]:
         told.append(("proof", report["proof"]))
     told += [("missing", text) for text in report["missing"]]
@@ -152,6 +156,7 @@ def _of_ours(place: Path) -> Report:
             "divisor": info.vocab_divisor,
         },
         "proof": f"unproven: {doubt}" if doubt else "proven",
+        "dequantised": info.dequantised and info.dequantised.model_dump(),
         **_beside(place / checkpoint.HF_FILES),
     }
 
@@ -161,9 +166,11 @@ def _of_hugging_face(source: Source) -> Report:
         specs = {name: weights.spec(name) for name in weights.names}
         shapes: dict[str, Shape] = {n: (spec.shape, spec.dtype) for n, spec in specs.items()}
         config = families.read_config(source.files)
-        report = _counted(shapes, "Hugging Face", [])
+        kind = "GGUF" if source.is_gguf else "Hugging Face"
+        report = _counted(shapes, kind, [])
         report |= {
             "vocabulary": {"true": config.get("vocab_size")},
+            "dequantised": (lost := weights.dequantised()) and lost.model_dump(),
             **_beside(source.files),
         }
         try:
@@ -203,6 +210,7 @@ def _counted(shapes: Mapping[str, Shape], kind: str, optimizer: Iterable[str]) -
         "tokenizer": None,
         "config": None,
         "proof": None,
+        "dequantised": None,
         "missing": [],
         "shapes": {k: [list(size), hf.dtype_name(dtype)] for k, (size, dtype) in model.items()},
     }

@@ -13,8 +13,10 @@ from megatron_bridge.sources.address import parse
 _CHECKPOINT = "a checkpoint's folder, imported or trained, in any layout"
 _RUN = "a directory that Megatron-LM wrote with --save, or one iter_* folder in it"
 _HF_DIR = (
-    "a Hugging Face folder: config.json, *.safetensors or pytorch_model*.bin, tokenizer; or its "
-    "URL, http:// or https:// or another that fsspec knows, whose weights are read by byte ranges"
+    "a Hugging Face folder: config.json, *.safetensors or pytorch_model*.bin, tokenizer, its "
+    "weights as numbers or in FP8 blocks (weight_scale_inv); or a GGUF file of a llama, mixtral, "
+    "qwen2, qwen3 or their mixtures, in any format that gguf dequantises; or the URL of either, "
+    "http:// or https:// or another that fsspec knows, whose weights are read by byte ranges"
 )
 
 

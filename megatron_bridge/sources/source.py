@@ -44,6 +44,11 @@ class Source:
         """Return the model in a Hugging Face folder on this disk."""
         return cls(str(place), place)
 
+    @property
+    def is_gguf(self) -> bool:
+        """True where the weights, and all beside them, come from GGUF files."""
+        return (self.files / gguf.TABLE).is_file()
+
     def tensors(self, closing: ExitStack) -> tuple[dict[str, Readable], list[Ranges]]:
         """Return every tensor by name, and the files they lie in, which `closing` closes.
 
@@ -61,7 +66,7 @@ class Source:
                 files.append(file)
             return file
 
-        if (self.files / gguf.TABLE).is_file():
+        if self.is_gguf:
             return gguf.tensors(self.files, opened), files
         present = [path.name for path in Path(self.weights).glob("*") if path.is_file()]
         found = folder.find(self.weights, self.present or present, opened)
