@@ -39,6 +39,10 @@ class Given:
 
 
 NOTHING = Given()
+_NULL = (
+    "of a NullTokenizer (some versions of Megatron-Core give it one more, the end of documents; "
+    "--vocab-size keeps it)"
+)
 
 
 def write(arguments: Arguments, padded: int, given: Given, folder: Path) -> Told:
@@ -57,7 +61,8 @@ def write(arguments: Arguments, padded: int, given: Given, folder: Path) -> Told
     found = tokenizer_of(arguments, given)
     if given.like is not None:
         config, told = _given_config(arguments, given)
-        size, source = config[_vocab_name(config)], "config.json of --like"
+        size = families.get(config["model_type"]).shape(config).vocab
+        source = "config.json of --like"
         if given.vocab_size is not None:
             size, source = given.vocab_size, "--vocab-size"
     else:
@@ -116,7 +121,9 @@ def vocabulary(
     if found is not None and (size := found.size):
         return size, f"the tokenizer in {found.folder}"
     if size := arguments.get("vocab_size"):
-        return size, "vocab_size among the run's arguments"
+        source = "vocab_size among the run's arguments"
+        null = str(arguments.get("tokenizer_type") or "").startswith("Null")
+        return size, f"{source}, {_NULL}" if null else source
     raise ConfigError(
         "The number of tokens is not known: the checkpoint says the padded one only",
         where="--vocab-size",

@@ -251,6 +251,9 @@ def test_like_is_compared_with_the_arguments(
         (like / "config.json").write_text(json.dumps({**config, name: value}))
         with pytest.raises(ConfigError, match=r"does not describe this run.*in llama"):
             export_hf(DATA / "dense-torch", tmp_path / "no", like, proof=TENSORS)
+    (like / "config.json").write_text(json.dumps({**config, "vocab_size": None}))
+    with pytest.raises(ConfigError, match="no vocab_size"):
+        export_hf(DATA / "dense-torch", tmp_path / "no", like, proof=TENSORS)
     (like / "config.json").write_text(json.dumps({**config, "vocab_size": 300}))
     with pytest.raises(ConfigError, match="300 tokens"):
         export_hf(DATA / "dense-torch", tmp_path / "no", like, proof=TENSORS)
