@@ -266,15 +266,13 @@ def test_like_is_compared_with_the_arguments(
 def test_without_arguments_a_config_is_needed_and_nothing_is_proven(
     tmp_path: Path, exported: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = origin.open_run
+    like, real = exported("dense-torch_dist"), origin.open_run
     monkeypatch.setattr(
         origin, "open_run", lambda f: type(r := real(f))(r.folder, r.format, r.iteration, {})
     )
     with pytest.raises(InputError, match="holds no arguments"):
         export_hf(DATA / "dense-torch_dist", tmp_path / "out", proof=TENSORS)
-    found = export_hf(
-        DATA / "dense-torch_dist", tmp_path / "out", exported("dense-torch_dist"), proof=TENSORS
-    )
+    found = export_hf(DATA / "dense-torch_dist", tmp_path / "out", like, proof=TENSORS)
     assert found["proven"] is False
     assert "no arguments to compare it with" in found["origin"]["config"]
     assert distance(tmp_path / "out", "dense-torch_dist") < 5e-5
