@@ -155,7 +155,7 @@ def certify(kind: str, job: Job, run: Runner, journal: Journal | None = None) ->
         "inverse": {
             "algorithm": "sha256",
             "tensors": digests,
-            **({"of": "values as the checkpoint holds them"} if job.noted and cast else {}),
+            **({"of": "values as the checkpoint holds them"} if cast and _rounded(one) else {}),
             "rows_normalised_to_length_1": model.changed(),
         },
         "files": carried,
@@ -170,6 +170,15 @@ def _other_shapes(one: transfer.Side) -> list[str]:
         for spec in one.part_specs(bound)
         if (found := one.weights.stored(spec.name).shape) != spec.shape
     ]
+
+
+def _rounded(one: transfer.Side) -> bool:
+    """True where digests are of values that a cast to the checkpoint's format has rounded."""
+    return one.job.noted is not None and any(
+        narrower(kind := one.weights.spec(name).dtype, one.stored_spec(bound)[1]) != kind
+        for bound in one.model.bounds
+        for name in bound.hf
+    )
 
 
 def _other_copies(one: transfer.Side, digests: Mapping[str, str]) -> list[str]:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from safetensors.torch import load_file, save_file
 
 from megatron_bridge import runner, torch_dist, transfer
@@ -60,7 +62,7 @@ def test_a_widened_import_has_the_digests_of_the_source(
     shard(served.folder, {name: tensor.bfloat16() for name, tensor in tensors.items()})
     local = import_hf(served.folder, tmp_path / "local", "float32", proof=TENSORS)
     found = import_hf(served.url, tmp_path / "out", "float32", proof=TENSORS)
-    assert found["inverse"]["tensors"] == local["inverse"]["tensors"]
+    assert found["inverse"] == local["inverse"]
     assert found["dtype"]["cast"]
 
 
@@ -126,4 +128,30 @@ def test_rows_that_were_never_read_are_seen(
 
     monkeypatch.setattr(Notes, "take", forgetful)
     with pytest.raises(ProofError, match="differs from"):
+        import_hf(served.url, tmp_path / "out", proof=TENSORS)
+
+
+def tie(folder: Path) -> dict[str, torch.Tensor]:
+    """Let the model be tied, and its output layer a copy of its embedding."""
+    tensors = load_file(folder / "model-0.safetensors") | load_file(folder / "model-1.safetensors")
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"tie_word_embeddings": True}))
+    return {**tensors, "lm_head.weight": tensors["model.embed_tokens.weight"].clone()}
+
+
+def test_a_tied_copy_is_read_once_too(served: Any, shard: Any, tmp_path: Path) -> None:
+    shard(served.folder, tie(served.folder))
+    found = import_hf(served.url, tmp_path / "out", proof=TENSORS)
+    assert found["coverage"]["tied_copies_left_out"] == ["lm_head.weight"]
+    assert served.total <= 1.02 * size(served.folder)
+    served.sent.clear()
+    assert verify(served.url, tmp_path / "out", TENSORS)["holds"]
+    assert served.total <= 1.02 * size(served.folder)
+
+
+def test_a_copy_that_is_none_is_seen(served: Any, shard: Any, tmp_path: Path) -> None:
+    tensors = tie(served.folder)
+    tensors["lm_head.weight"][-1, -1] += 1
+    shard(served.folder, tensors)
+    with pytest.raises(ProofError, match=r"lm_head.weight differs from model.embed_tokens.weight"):
         import_hf(served.url, tmp_path / "out", proof=TENSORS)
