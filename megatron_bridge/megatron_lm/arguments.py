@@ -16,9 +16,12 @@ from megatron_bridge.errors import ConfigError, InputError
 Arguments = Mapping[str, Any]
 """The entries of Megatron-LM's `args`, by name."""
 
-ROPE_FACTOR = 8.0
-"""Llama 3's scaling in Megatron-LM, whatever `--rope-scaling-factor` says: its builder of models
-does not hand the argument on."""
+_ROPE_FACTOR = 8.0
+_MAYBE_IGNORED = {
+    "rope_scaling_factor": _ROPE_FACTOR,
+    "rotary_seq_len_interpolation_factor": None,
+}
+"""Arguments that some builders of models do not heed, and what they take instead."""
 
 _NO_FAMILY = (
     "apply_residual_connection_post_layernorm", "softmax_scale", "qk_l2_norm", "glu_linear_offset",
@@ -75,14 +78,16 @@ def fields(arguments: Arguments) -> dict[str, Any]:
 
 
 def readings(arguments: Arguments) -> list[Arguments]:
-    """Return the arguments as each Megatron-LM may have taken them.
+    """Return the arguments as each version of Megatron-LM may have taken them.
 
-    Its builder of models ignores `rope_scaling_factor`, and a fork may not.
+    `gpt_builders.py` hands two of them to no model, and other builders of the same arguments do.
     """
-    scaled = arguments.get("use_rope_scaling")
-    if not scaled or arguments.get("rope_scaling_factor") in (None, ROPE_FACTOR):
-        return [arguments]
-    return [{**arguments, "rope_scaling_factor": ROPE_FACTOR}, arguments]
+    found = [arguments]
+    for name, ignored in _MAYBE_IGNORED.items():
+        bears = name != "rope_scaling_factor" or arguments.get("use_rope_scaling")
+        if bears and arguments.get(name) not in (None, ignored):
+            found += [{**one, name: ignored} for one in found]
+    return found
 
 
 def only_reading(arguments: Arguments) -> Arguments:
@@ -92,16 +97,17 @@ def only_reading(arguments: Arguments) -> Arguments:
         ConfigError: they can mean two.
     """
     both = readings(arguments)
-    if len(both) > 1:
-        raise ConfigError(
-            "It is not known by what factor the rotary positions were scaled",
-            where="the run's arguments, rope_scaling_factor",
-            expected=f"{ROPE_FACTOR:g}, which Megatron-LM computes with whatever the argument says",
-            got=arguments["rope_scaling_factor"],
-            fix="a fork of Megatron-LM may heed the argument: give, by --like, a folder with the "
-            "config.json that the run computed with",
-        )
-    return both[0]
+    if len(both) == 1:
+        return arguments
+    names = [n for n in _MAYBE_IGNORED if len({repr(one.get(n)) for one in both}) > 1]
+    raise ConfigError(
+        "It is not known how the rotary positions were scaled",
+        where=f"the run's arguments, {' and '.join(names)}",
+        expected=" and ".join(f"{name} {_MAYBE_IGNORED[name]}" for name in names)
+        + ": Megatron-LM's gpt_builders.py ignores it, other builders of its models do not",
+        got=" and ".join(str(arguments[name]) for name in names),
+        fix="give, by --like, a folder with the config.json that the run computed with",
+    )
 
 
 def training_only(arguments: Arguments) -> list[str]:
@@ -170,15 +176,13 @@ def _scaling(arguments: Arguments) -> dict[str, Any] | None:
     linear = arguments.get("rotary_seq_len_interpolation_factor")
     if not arguments.get("use_rope_scaling"):
         return {"rope_type": "linear", "factor": float(linear)} if linear else None
-    if linear:
-        name = "rotary_seq_len_interpolation_factor"
-        raise _no_family(name, "none beside use_rope_scaling", linear)
     return {
         "rope_type": "llama3",
-        "factor": float(arguments.get("rope_scaling_factor") or ROPE_FACTOR),
+        "factor": float(arguments.get("rope_scaling_factor") or _ROPE_FACTOR),
         "low_freq_factor": 1.0,
         "high_freq_factor": 4.0,
         "original_max_position_embeddings": 8192,
+        **({"and linear": float(linear)} if linear else {}),
     }
 
 

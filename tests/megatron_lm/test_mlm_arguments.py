@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -221,11 +222,26 @@ def test_a_missing_argument_is_named(name: str) -> None:
 
 
 def test_a_factor_that_may_have_been_ignored_is_asked_for() -> None:
+    """Megatron-LM's `gpt_builders.py` ignores both; `megatron.training.models` and forks do not."""
     scaled = arguments("llama, scaled", rope_scaling_factor=32.0)
-    with pytest.raises(ConfigError, match=r"rope_scaling_factor.*--like"):
-        megatron.only_reading(scaled)
-    assert megatron.only_reading(arguments("llama, scaled")) == arguments("llama, scaled")
-    assert len(megatron.readings(scaled)) == 2
+    stretched = arguments("llama, stretched")
+    for unclear in (scaled, stretched):
+        with pytest.raises(ConfigError, match=r"(rope_scaling|interpolation)_factor.*--like"):
+            megatron.only_reading(unclear)
+    assert [one["rope_scaling_factor"] for one in megatron.readings(scaled)] == [32.0, 8.0]
+    both = {**scaled, "rotary_seq_len_interpolation_factor": 4}
+    assert len(megatron.readings(both)) == 4
+    assert sum(_fits(one) for one in megatron.readings(both)) == 2
+    for clear in (arguments("llama, scaled"), {**RUN, "rope_scaling_factor": 32.0}):
+        assert megatron.only_reading(clear) == clear
+
+
+def _fits(run: Mapping[str, Any]) -> bool:
+    try:
+        choice(dict(run))
+    except ConfigError:
+        return False
+    return True
 
 
 def test_every_candidate_is_a_run_here() -> None:
