@@ -18,6 +18,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import torch
+
 from megatron_bridge.worker import cpu, faults
 
 cpu.install()
@@ -30,6 +31,7 @@ from megatron.core import mpu, tensor_parallel  # noqa: E402
 from megatron.core.distributed import finalize_model_grads  # noqa: E402
 from megatron.core.enums import ModelType  # noqa: E402
 from megatron.core.models.gpt import GPTModel, gpt_layer_specs  # noqa: E402
+from megatron.core.optimizer import get_megatron_optimizer  # noqa: E402
 from megatron.core.pipeline_parallel import get_forward_backward_func  # noqa: E402
 from megatron.core.rerun_state_machine import RerunDataIterator  # noqa: E402
 from megatron.core.utils import get_model_config  # noqa: E402
@@ -44,6 +46,10 @@ def main() -> None:
     # The data sets' C++ is not used here, and there may be no compiler.
     initialize._compile_dependencies = lambda: None
     args = arguments.parse_and_validate_args()
+    # It writes into weights, which a leaf of the graph allows only so.
+    training.load_checkpoint = torch.no_grad()(checkpointing.load_checkpoint)
+    if args.load and args.use_distributed_optimizer:
+        training.get_megatron_optimizer = stepped
     initialize.initialize_megatron(allow_no_cuda=True)
     model, optimizer, scheduler = training.setup_model_and_optimizer(
         ModelType.encoder_or_decoder, provide
@@ -172,6 +178,19 @@ def answer(model: list[Any], path: Path) -> None:
         logits = logits[..., : args.vocab_size].float().contiguous()
         if mpu.get_tensor_model_parallel_rank() == 0 and mpu.get_data_parallel_rank() == 0:
             save_file({"logits": logits, "tokens": prompt}, path)
+
+
+def stepped(*given: Any, **named: Any) -> Any:
+    """Build a distributed optimizer that can load its state.
+
+    Without Transformer Engine and Apex it must have stepped once; one without a learning rate
+    changes nothing.
+    """
+    optimizer = get_megatron_optimizer(*given, **named)
+    for group in optimizer.param_groups:
+        group["lr"] = 0.0
+    optimizer.step()
+    return optimizer
 
 
 def forget_moments(optimizer: Any) -> None:
