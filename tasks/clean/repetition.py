@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
 
-# An odd 64-bit constant (2**64 divided by the golden ratio) to mix the hashes of neighbours with.
-_MIX = 0x9E3779B97F4A7C15
+from tasks.clean.grams import MIX, grams
+
 _SHORTEST_REPEAT = 5
 
 
@@ -59,7 +59,7 @@ class Repetition:
 
         if isinstance(self._units, str):
             codes = np.frombuffer(self._units.encode("utf-32-le", "surrogatepass"), np.uint32)
-            return codes.astype(np.uint64) * np.uint64(_MIX)
+            return codes.astype(np.uint64) * np.uint64(MIX)
         hashes = np.fromiter(map(hash, self._units), np.int64, count=len(self._units))
         return hashes.view(np.uint64)
 
@@ -76,10 +76,10 @@ class Repetition:
         """How often the most frequent pair of words occurs; no longer n-gram occurs more often."""
         import numpy as np
 
-        grams = _grams(self._hashes, 2 * self._per_word)
-        grams.sort()
-        starts = np.flatnonzero(grams[1:] != grams[:-1])
-        edges = np.concatenate(([-1], starts, [len(grams) - 1]))
+        found = grams(self._hashes, 2 * self._per_word)
+        found.sort()
+        starts = np.flatnonzero(found[1:] != found[:-1])
+        edges = np.concatenate(([-1], starts, [len(found) - 1]))
         return int(np.diff(edges).max(initial=0))
 
     def _longest(self, n: int) -> int:
@@ -99,10 +99,10 @@ class Repetition:
         """Characters of all words in n-grams that stood before, whether or not these overlap."""
         import numpy as np
 
-        grams = _grams(self._hashes, size)
-        order = grams.argsort(kind="stable")
-        grams = grams[order]
-        again = order[1:][grams[1:] == grams[:-1]]
+        found = grams(self._hashes, size)
+        order = found.argsort(kind="stable")
+        found = found[order]
+        again = order[1:][found[1:] == found[:-1]]
         covered = np.zeros(len(self._units), bool)
         for offset in range(size):
             covered[again + offset] = True
@@ -128,15 +128,3 @@ class Repetition:
                 seen.add(gram)
                 start += 1
         return repeated
-
-
-def _grams(hashes: Any, size: int) -> Any:
-    """A hash of each run of `size` neighbours; empty where there are fewer."""
-    import numpy as np
-
-    count = max(0, len(hashes) - size + 1)
-    grams = hashes[:count].copy()
-    for offset in range(1, size):
-        grams *= np.uint64(_MIX)
-        grams += hashes[offset : offset + count]
-    return grams
