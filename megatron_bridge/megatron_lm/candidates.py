@@ -24,8 +24,8 @@ _LATENT_SIZES = {
     "v_head_dim": "v_head_dim",
 }
 _YARN = ("original_max_position_embeddings", "beta_fast", "beta_slow", "mscale", "mscale_all_dim")
-_DERIVED_HEADS = ("gpt2", "gpt_neox")
-"""Families whose class in transformers knows no size of a head but hidden size by heads."""
+_NO_HEAD_SIZE = ("gpt2", "gpt_neox", "deepseek_v2", "deepseek_v3")
+"""Families whose class in transformers does not take the size of a head from `head_dim`."""
 _GELU = {"gelu": "gelu", "gelu_tanh": "gelu_pytorch_tanh"}
 
 
@@ -92,8 +92,8 @@ def make(model_type: str, fields: Fields, vocab: int) -> dict[str, Any]:
     named = {
         field.hf: fields[field.megatron] for field in family.fields if field.megatron in fields
     }
-    if model_type in _DERIVED_HEADS:
-        named.pop("head_dim")
+    if model_type in _NO_HEAD_SIZE:
+        named.pop("head_dim", None)
     return {
         "architectures": [architecture],
         "model_type": model_type,

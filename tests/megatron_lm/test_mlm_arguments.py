@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import math
+import warnings
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from mlm_arguments import RUN, RUNS, arguments
 
-from megatron_bridge import facts
+from megatron_bridge import facts, families
 from megatron_bridge.errors import ConfigError, InputError, PipelineError
 from megatron_bridge.megatron_lm import arguments as megatron
 from megatron_bridge.megatron_lm import candidates
@@ -50,6 +53,26 @@ def test_a_family_is_found(name: str) -> None:
         assert said["layers with experts"] == [i for i in range(4) if sparse[i]]
         assert said["expert size"] == 36
         assert said["shared expert size"] == run["moe_shared_expert_intermediate_size"]
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_transformers_takes_the_config(name: str) -> None:
+    """A model of it runs, and has as many weights as Megatron's rows."""
+    import torch
+    import transformers
+
+    kind, config = choice(arguments(name))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the toys are shorter than what was scaled
+        config = transformers.AutoConfig.for_model(**config)
+        model = transformers.AutoModelForCausalLM.from_config(config)
+    with torch.no_grad():
+        assert model(torch.tensor([[1, 2, 330]])).logits.shape == (1, 3, 331)
+    family = families.get(kind)
+    shape = replace(family.shape(choice(arguments(name))[1]), padded_vocab=331)
+    rows = sum(math.prod(map(shape.size, b.row.sizes)) for b in family.expand(shape))
+    biases = sum(b.numel() for n, b in model.named_buffers() if "e_score_correction" in n)
+    assert sum(p.numel() for p in model.parameters()) + biases == rows
 
 
 def test_rotary_positions_are_read() -> None:
