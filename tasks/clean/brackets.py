@@ -9,33 +9,21 @@ page's length, whatever the page holds, but for what expanded templates add to i
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Callable
 
-from tasks.clean.calls import Call, Renderer
+from tasks.clean.braces import BracePairs
+from tasks.clean.calls import Call
 from tasks.clean.links import internal, is_furniture, variant
-from tasks.clean.marks import DROPPED, PIPE
+from tasks.clean.marks import BREAK, DROPPED, PIPE
 from tasks.clean.tables import rows
+from tasks.clean.tags import BLOCK_TAGS, CELL_TAGS, INLINE_TAGS
 from tasks.clean.wiki import Deadline, Ledger, Wiki
 
 # Nesting beyond this is broken or hostile; it bounds the cost of joining buffers level by level.
 _MAX_DEPTH = 100
 
-_BLOCK_TAGS = {
-    "br", "hr", "p", "div", "li", "ul", "ol", "dl", "dd", "dt", "blockquote", "center", "poem",
-    "h1", "h2", "h3", "h4", "h5", "h6", "caption",
-}  # fmt: skip
-_INLINE_TAGS = {
-    "abbr", "b", "bdi", "bdo", "big", "cite", "code", "data", "del", "dfn", "em", "font", "i",
-    "ins", "kbd", "mark", "noinclude", "nobr", "nowiki", "onlyinclude", "q", "rb", "ref",
-    "references", "rp", "ruby", "s", "samp", "small", "span", "strike", "strong", "sub",
-    "sup", "time", "tt", "u", "var", "wbr", "math", "chem", "ce", "pre", "source", "rtc", "rbc",
-    "syntaxhighlight", "languages", "translate", "tvar", "indicator", "img", "a", "tbody", "thead",
-    "tfoot", "section", "gallery", "timeline", "score", "imagemap", "hiero", "graph", "mapframe",
-    "maplink", "templatedata", "templatestyles", "inputbox", "categorytree", "includeonly",
-    "phonos", "noindex", "col", "colgroup",
-}  # fmt: skip
-_CELL_TAGS = {"tr": ("\n|-\n", "\n"), "td": ("\n|", " "), "th": ("\n|", " ")}
+_NONE_OPEN = dict.fromkeys(("[[", "{{", "{{{", "{|", "<table", "-{"), 0)
+
 # Each alternative begins with a literal, so that the regex engine skips plain text fast.
 _TOKEN = re.compile(
     r"\[\[(?:([^\[\]{}|<>\n]*+\|?+[^\[\]{}<>\n]*+)\]\])?"
@@ -49,7 +37,6 @@ _TOKEN = re.compile(
     r"|</?([a-zA-Z][a-zA-Z0-9]*)\b[^<>]*>"
 )
 _HEAD = re.compile(r"[^\[\]{}|<>]*+")
-_BRACES = re.compile(r"\{\{+|\}\}+")
 _INSIDE_BRACKET = re.compile(r"[^\[\]\n]*+")
 _URL = re.compile(r"[^\s\[\]<>\"|{}]*+")
 
@@ -74,13 +61,13 @@ class Brackets:
         self._text = ""
         self._kinds: list[str] = []
         self._buffers: list[list[str]] = [[]]
-        self._open: Counter[str] = Counter()
-        self._too_deep: Counter[str] = Counter()
-        self._partners: dict[int, int] | None = None
+        self._open = dict(_NONE_OPEN)
+        self._too_deep = dict(_NONE_OPEN)
+        self._pairs = BracePairs("")
 
     def run(self, text: str) -> str:
         """The text that a page shows, with stand-ins, blank lines and line marks still in it."""
-        self._text, pos = text, 0
+        self._text, self._pairs, pos = text, BracePairs(text), 0
         buffers, handlers = self._buffers, self._handlers()
         finished = False
         while not finished:
@@ -100,7 +87,7 @@ class Brackets:
         return "".join(buffers[0])
 
     def _handlers(self) -> dict[str, Callable[[re.Match[str]], int]]:
-        """By the first two characters; of other tokens the first one tells."""
+        """By the first two characters, where these tell."""
         return {
             "[[": self._link, "]]": self._close_link,
             "{{": self._open_braces, "}}": self._close_braces,
@@ -177,14 +164,8 @@ class Brackets:
         return inside.end() + 1
 
     def _open_braces(self, match: re.Match[str]) -> int:
-        name = match[2]
-        if name is not None:
-            renderer = self._find(name)
-            if renderer is None:
-                shown = self._expanded(name, match[0])
-            else:
-                shown = self._rendered(renderer, name, match[3] or "", match[0])
-            self._buffers[-1].append(shown)
+        if match[2] is not None:
+            self._buffers[-1].append(self._shown(match[2], match[3] or "", match[0]))
             return match.end()
         if match[0] == "{{":
             head = _HEAD.match(self._text, match.end())
@@ -192,25 +173,13 @@ class Brackets:
             computed = head is None or not self._text.startswith(("|", "}}"), head.end())
             # Arguments of what is dropped or expanded are not read here.
             if (not computed or ":" in name) and self._find(name) is None:
-                end = self._partner(match.start())
+                end = self._pairs.end_of(match.start())
                 if end is not None:
                     source = self._text[match.start() : end]
                     self._buffers[-1].append(self._expanded(name, source))
                     return end
         self._push(match[0])
         return match.end()
-
-    def _partner(self, start: int) -> int | None:
-        """Where the braces that open at `start` are closed."""
-        if self._partners is None:
-            depth = 0
-            for match in _BRACES.finditer(self._text, start):
-                depth += len(match[0]) if match[0][0] == "{" else -len(match[0])
-                if depth <= 0:
-                    return match.end() + depth
-            # One that never closes is enough: from now on the whole page is known.
-            self._partners = _partners(self._text)
-        return self._partners.get(start)
 
     def _close_braces(self, match: re.Match[str]) -> int:
         if self._open["{{{"] and self._text.startswith("}", match.end()):
@@ -223,18 +192,19 @@ class Brackets:
         if inner is not None:
             name, _, body = inner.partition("|")
             name = name.replace(DROPPED, "")
-            renderer, source = self._find(name), f"{{{{{inner}}}}}"
-            if renderer is None:
-                shown = self._expanded(name, source)
-            else:
-                shown = self._rendered(renderer, name, body, source)
-            self._buffers[-1].append(shown)
+            self._buffers[-1].append(self._shown(name, body, f"{{{{{inner}}}}}"))
         return match.end()
 
-    def _rendered(self, renderer: Renderer, name: str, body: str, source: str) -> str:
+    def _shown(self, name: str, body: str, source: str) -> str:
+        """What a template shows whose arguments are shown already."""
+        renderer = self._find(name)
+        if renderer is None:
+            return self._expanded(name, source)
         shown = renderer(Call.of(body, self._wiki.today, self._wiki.language))
         if self._ledger.trace is not None:
             self._ledger.note(f"template {name.strip()}", source, shown)
+        if "\n" in shown and self._open["{|"]:
+            shown = shown.replace("\n", BREAK)
         return shown or DROPPED
 
     def _expanded(self, name: str, source: str) -> str:
@@ -300,10 +270,10 @@ class Brackets:
                 self._push("<table")
             else:
                 self._append_table(self._pop("<table"))
-        elif name in _BLOCK_TAGS:
-            buffer.append("\n")
-        elif name in _CELL_TAGS:
-            inside, outside = _CELL_TAGS[name]
+        elif name in BLOCK_TAGS:
+            buffer.append(BREAK if self._open["{|"] else "\n")
+        elif name in CELL_TAGS:
+            inside, outside = CELL_TAGS[name]
             if not self._open["<table"]:
                 buffer.append(outside)
             elif not closes:
@@ -311,26 +281,6 @@ class Brackets:
         elif name == "rt":
             # A reading stands above its characters; `rp`, which would bracket it, is optional.
             buffer.append("）" if closes else "（")
-        elif name not in _INLINE_TAGS:
+        elif name not in INLINE_TAGS:
             buffer.append(match[0])
         return match.end()
-
-
-def _partners(text: str) -> dict[int, int]:
-    """Where each `{{` is closed. Runs match from the inside, by threes where both sides allow."""
-    partners: dict[int, int] = {}
-    opened: list[list[int]] = []
-    for match in _BRACES.finditer(text):
-        start, left = match.start(), len(match[0])
-        if match[0][0] == "{":
-            opened.append([start, left])
-            continue
-        while left >= 2 and opened:
-            top = opened[-1]
-            taken = 3 if left >= 3 and top[1] >= 3 else 2
-            start, left, top[1] = start + taken, left - taken, top[1] - taken
-            if taken == 2:
-                partners[top[0] + top[1]] = start
-            if top[1] < 2:
-                opened.pop()
-    return partners

@@ -18,11 +18,11 @@ from tasks.clean.syntax import Argument, Braces, Node, Part, parse, transcluded
 from tasks.clean.wiki import Deadline, Ledger, Wiki
 
 _MAX_DEPTH = 40
-_MAX_CALLS = 20_000
-_MAX_CHARACTERS = 2_000_000
+_MAX_CALLS = 100_000
+_MAX_CHARACTERS = 20_000_000
 _MAX_REDIRECTS = 3
-_REDIRECT = re.compile(r"\s*#[^\s\[\]:]{4,20}\s*:?\s*\[\[[^\[\]|:]*:([^\[\]|#]+)", re.I)
-_MOST_PARSED = 2_000
+_REDIRECT = re.compile(r"\s*#[^\s\[\]:]{2,30}\s*:?\s*\[\[[^\[\]|:]*:([^\[\]|#]+)", re.I)
+_MOST_PARSED = 1_000_000
 _PREFIXES = re.compile(r"(?i:template|safesubst|subst|msg|msgnw|raw)\s*:\s*")
 
 
@@ -170,7 +170,7 @@ class Expander:
             renderer = self._wiki.templates.find(name)
             return renderer and renderer(self._shown_call(node, frame))
         inner = Frame(name, self._named(node.parts, frame), frame, frame.depth + 1)
-        return self.text(_body(source), inner)
+        return self.text(_TREES.of(source), inner)
 
     def _shown_call(self, node: Braces, frame: Frame) -> Call:
         call = Call(today=self._wiki.today, language=self._wiki.language)
@@ -206,13 +206,22 @@ class Expander:
         return name, source
 
 
-_parsed: dict[str, list[Node]] = {}
+class _Trees:
+    """Trees of templates, remembered for the next call; their wikitext's size is bounded."""
+
+    def __init__(self) -> None:
+        self._trees: dict[str, list[Node]] = {}
+        self._size = 0
+
+    def of(self, source: str) -> list[Node]:
+        tree = self._trees.get(source)
+        if tree is None:
+            if self._size > _MOST_PARSED:
+                self._trees.clear()
+                self._size = 0
+            tree = self._trees[source] = parse(transcluded(source))
+            self._size += len(source)
+        return tree
 
 
-def _body(source: str) -> list[Node]:
-    """The tree of a template's wikitext, remembered for the next call."""
-    if source not in _parsed:
-        if len(_parsed) >= _MOST_PARSED:
-            _parsed.clear()
-        _parsed[source] = parse(transcluded(source))
-    return _parsed[source]
+_TREES = _Trees()

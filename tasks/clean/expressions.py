@@ -40,7 +40,7 @@ _UNARY: dict[str, Callable[[float], float]] = {
     "asin": math.asin, "acos": math.acos, "atan": math.atan,
 }  # fmt: skip
 _CONSTANTS = {"pi": math.pi, "π": math.pi, "e": math.e}
-_TIGHTEST = 10
+_LOOSEST = 0
 
 
 def evaluate(text: str) -> float:
@@ -82,52 +82,56 @@ def _tokens(text: str) -> list[str]:
 def _evaluated(tokens: list[str]) -> float:
     """Operator precedence with two stacks; depth costs no call."""
     values: list[float] = []
-    operators: list[tuple[str, int, bool]] = []
+    operators: list[str] = []
     expects_value = True
-
-    def apply() -> None:
-        name, _, unary = operators.pop()
-        if unary:
-            values.append(float(_UNARY[name](values.pop())))
-        else:
-            right, left = values.pop(), values.pop()
-            values.append(float(_BINARY[name][1](left, right)))
-
     for token in tokens:
         if expects_value:
-            if token[0].isdigit() or token[0] == ".":
-                values.append(float(token))
-                expects_value = False
-            elif token in _CONSTANTS:
-                values.append(_CONSTANTS[token])
-                expects_value = False
-            elif token == "(":
-                operators.append(("(", 0, False))
-            elif token in _UNARY:
-                operators.append((token, _TIGHTEST, True))
-            else:
-                raise ExpressionError(f"Expression error: unexpected {token}")
+            expects_value = _begin(token, values, operators)
         elif token == ")":
-            while operators and operators[-1][0] != "(":
-                apply()
+            _reduce(values, operators, _LOOSEST)
             if not operators:
                 raise ExpressionError("Expression error: unexpected closing bracket")
             operators.pop()
         elif token in _BINARY:
-            rank = _BINARY[token][0]
-            while operators and operators[-1][1] >= rank:
-                apply()
-            operators.append((token, rank, False))
+            _reduce(values, operators, _BINARY[token][0])
+            operators.append(token)
             expects_value = True
         else:
             raise ExpressionError(f"Expression error: unexpected {token}")
-    while operators:
-        if operators[-1][0] == "(":
-            raise ExpressionError("Expression error: unclosed bracket")
-        apply()
-    if len(values) != 1:
-        raise ExpressionError("Expression error: missing operand")
+    _reduce(values, operators, _LOOSEST)
+    if operators or len(values) != 1:
+        raise ExpressionError("Expression error: not complete")
     return values[0]
+
+
+def _begin(token: str, values: list[float], operators: list[str]) -> bool:
+    """Take a token that stands where a value is expected; True where one still is."""
+    if token[0].isdecimal() or token[0] == ".":
+        values.append(float(token))
+    elif token in _CONSTANTS:
+        values.append(_CONSTANTS[token])
+    elif token == "(" or token in _UNARY:
+        # A sign is told from its operator by a mark.
+        operators.append(token if token == "(" else f"{token}1")
+        return True
+    else:
+        raise ExpressionError(f"Expression error: unexpected {token}")
+    return False
+
+
+def _reduce(values: list[float], operators: list[str], rank: int) -> None:
+    """Apply the operators on the stack that bind at least as tightly, up to a bracket."""
+    while operators and operators[-1] != "(":
+        name = operators[-1]
+        unary = name.endswith("1")
+        if not unary and _BINARY[name][0] < rank:
+            return
+        operators.pop()
+        right = values.pop()
+        if unary:
+            values.append(float(_UNARY[name[:-1]](right)))
+        else:
+            values.append(float(_BINARY[name][1](values.pop(), right)))
 
 
 def _rounded(value: float, places: float) -> float:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import html
 import re
 
-from tasks.clean.marks import CAPTION, DROPPED, PIPE
+from tasks.clean.marks import BREAK, CAPTION, DROPPED, PIPE
 from tasks.clean.wiki import Ledger
 
 _MAGIC_WORD = re.compile(r"__(?:[A-Z]{3,30}|[^\W\d_a-zA-Z]{2,30})__")
@@ -38,10 +38,11 @@ def tidy(text: str, ledger: Ledger) -> str:
     Returns:
         One paragraph, list item or heading a line, a heading only where its section has text.
     """
+    # What is left of tables that never closed.
+    text = text.replace(BREAK, "\n")
     if _ELISION.search(text):
         text = "\n".join(_elided(line) if "'''" in line else line for line in text.split("\n"))
-    # Longest first: four quotes are an apostrophe in bold, six one in bold italics.
-    text = text.replace("'''''", "").replace("'''", "").replace("''", "")
+    text = "".join(_QUOTES.split(text))
     if "__" in text:
         text = _MAGIC_WORD.sub("", text)
     text = decode(text)

@@ -10,5 +10,7 @@ PIPE, APOSTROPHE = "\x02", "\x04"
 ASIDE = "\x03"
 # Stands before and after the caption of an image, which moves behind its paragraph.
 CAPTION = "\x05"
+# A line break inside a cell, which is none of the table's lines.
+BREAK = "\x06"
 
-ALL = (DROPPED, PIPE, ASIDE, APOSTROPHE, CAPTION)
+ALL = (DROPPED, PIPE, ASIDE, APOSTROPHE, CAPTION, BREAK)

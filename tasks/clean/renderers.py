@@ -78,6 +78,11 @@ def _ordinal(call: Call) -> str:
     return text + ("th" if 11 <= number <= 13 else ending)
 
 
+def _circa(call: Call) -> str:
+    sign = "约" if call.language.partition("-")[0] in EASTERN else "c. "
+    return " – ".join(f"{sign}{value}" for value in call.positional if value)
+
+
 def _as_of(call: Call) -> str:
     if call["alt"]:
         return call["alt"]
@@ -194,10 +199,16 @@ def _power(call: Call) -> str:
     return f"{call['1']}{superscript(call['2'])}"
 
 
+def _short_convert(call: Call) -> str:
+    call.values.setdefault("abbr", "on")
+    return convert(call)
+
+
 RENDERERS: dict[str, Renderer] = {
-    "lang": _lang, "chinese": _chinese, "convert": convert, "val": _val, "number": _number,
-    "fraction": _fraction, "raised": _raised, "power_of_ten": _power_of_ten, "power": _power,
-    "ordinal": _ordinal, "as_of": _as_of, "date": _date, "american_date": _american_date,
+    "lang": _lang, "chinese": _chinese, "convert": convert, "short_convert": _short_convert,
+    "val": _val, "number": _number, "fraction": _fraction, "raised": _raised,
+    "power_of_ten": _power_of_ten, "power": _power, "ordinal": _ordinal, "circa": _circa,
+    "as_of": _as_of, "date": _date, "american_date": _american_date,
     "eastern_date": _eastern_date, "age": _age, "duration": _duration,
     "coordinates": _coordinates, "music": _music,
 }  # fmt: skip

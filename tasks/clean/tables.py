@@ -4,14 +4,21 @@ from __future__ import annotations
 
 import re
 
-from tasks.clean.marks import DROPPED, PIPE
+from tasks.clean.marks import BREAK, DROPPED, PIPE
 
 # Attributes before a cell's own bar, as in `| style="x" | text`.
 _ATTRIBUTES = re.compile(
     r"""\s*+(?:[\w:-]++\s*+(?:=\s*+(?:"[^"\n]*+"|'[^'\n]*+'|[^\s"'|]++))?+\s*+)*+"""
 )
+# Attributes that a cell begins with though there is no bar, or a second one.
+_KNOWN = re.compile(
+    r"""\s*+[;!]?+(?:\s*+(?:colspan|rowspan|style|class|v?align|bgcolor|width|height|scope|data-[\w-]+)"""
+    r"""\s*+=\s*+(?:"[^"\n]*+"|'[^'\n]*+'|[^\s"'|]++))++\s*+[|!]?+""",
+    re.I,
+)
 _CELLS = re.compile(r"\|\||!!")
 _DATA_CELLS = re.compile(r"\|\|")
+_BLANK = f" \t\n{DROPPED}{BREAK}"
 _DIVIDER = f" {PIPE} "
 
 
@@ -21,7 +28,7 @@ def rows(inner: str) -> str:
     Args:
         inner: what stands between `{|` and `|}`, links and templates in it already shown.
     """
-    lines = inner.replace(DROPPED, "").split("\n")
+    lines = inner.split("\n")
     found: list[list[str]] = [[]]
     # What follows `{|` on its line are attributes.
     for line in lines[1:]:
@@ -33,21 +40,24 @@ def rows(inner: str) -> str:
         elif stripped.startswith(("|", "!")):
             divider = _DATA_CELLS if stripped[0] == "|" else _CELLS
             cells = divider.split(stripped[1:])
-            found[-1] += [_without_attributes(cell) if "|" in cell else cell for cell in cells]
+            found[-1] += [_without_attributes(cell) for cell in cells]
         elif found[-1]:
             found[-1][-1] += "\n" + line
     return "\n".join(filter(None, map(_row, found)))
 
 
 def _without_attributes(cell: str) -> str:
-    before, bar, rest = cell.partition("|")
-    return rest if bar and _ATTRIBUTES.fullmatch(before) else cell
+    if "|" in cell:
+        before, _, rest = cell.partition("|")
+        cell = rest if _ATTRIBUTES.fullmatch(before) else cell
+    while "=" in cell and (known := _KNOWN.match(cell)):
+        cell = cell[known.end() :]
+    return cell
 
 
 def _row(cells: list[str]) -> str:
-    cells = [stripped for cell in cells if (stripped := cell.strip())]
+    cells = [stripped for cell in cells if (stripped := cell.strip(_BLANK))]
     # A table of one cell a row only lays out a page: what it holds are paragraphs.
     if len(cells) == 1:
-        return cells[0]
-    row = _DIVIDER.join(cells)
-    return " ".join(row.split("\n")) if "\n" in row else row
+        return cells[0].replace(BREAK, "\n")
+    return _DIVIDER.join(cells).replace("\n", " ").replace(BREAK, " ")

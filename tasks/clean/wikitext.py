@@ -86,7 +86,8 @@ class _Page:
         self._wiki, self._ledger = wiki, ledger
         self._aside: list[str] = []
         self._deadline = Deadline(wiki.seconds)
-        self._expander = Expander(wiki, title, ledger, self._deadline)
+        self._title = title
+        self._expander: Expander | None = None
         self._expanding = False
 
     def show(self, text: str) -> str:
@@ -110,6 +111,8 @@ class _Page:
 
     def expand(self, name: str, source: str) -> str | None:
         """A template of the wiki, or a parser function."""
+        if self._expander is None:
+            self._expander = Expander(self._wiki, self._title, self._ledger, self._deadline)
         expanded = None
         if not self._expanding and self._expander.knows(name):
             expanded = self._expander.expand(source)
@@ -149,7 +152,7 @@ class _Page:
             inner = " ".join(inner.split()).replace("{{", "{ {").replace("}}", "} }")
             inner = f"${inner}$" if name == "math" and inner else inner
         elif name == "gallery" and self._wiki.captions == "text":
-            return gallery(self._show_plain_links(inner))
+            return gallery(self._show_plain_links(self._set_aside(inner)))
         elif name not in _VERBATIM:
             self._ledger.drop("comments" if name == "!--" else f"<{name}>", inner)
             return ""
@@ -167,11 +170,13 @@ class _Page:
 
     def _drop_references(self, text: str) -> str:
         """Cut out `<ref>…</ref>`, nested ones too; a tag without its partner costs only itself."""
-        before = len(text)
+        before = len(text) - text.count(DROPPED)
         text = self._drop_plain_references(text)
         if _REFERENCE.search(text):
             text = _drop_nested_references(text)
-        self._ledger.lost["references"] += before - len(text)
+        lost = before - len(text) + text.count(DROPPED)
+        if lost:
+            self._ledger.lost["references"] += lost
         return text
 
     def _drop_plain_references(self, text: str) -> str:

@@ -30,13 +30,14 @@ needs_gensim = pytest.mark.skipif(
 )
 
 STONE_WALL = """\
-The Stone Wall (built 1815) is a wall of 5 metres (16 ft) in the Examples. It has stood there for a very long \
-time, and it is likely to stay.
+The Stone Wall (built 1815) is a wall of 5 metres (16 ft) in the Examples. It has stood there for \
+a very long time, and it is likely to stay.
 History
 It was built by the people of the town with the stones that they had.
 The wall"""
 GREAT_WALL = (
-    "长城（Great Wall）是中国古代的军事工程，全长约21,196 km（13,171 mi）。它修筑于“春秋战国”时期，历代皆有修缮。"
+    "长城（Great Wall）是中国古代的军事工程，全长约21,196 km（13,171 mi）。"
+    "它修筑于“春秋战国”时期，历代皆有修缮。"
     "今天的长城大多建于明代，是世界文化遗产，每年都有许多游客前来参观。\n长城一景"
 )
 

@@ -157,6 +157,23 @@ HOSTILE = {
     "underscores": "__A",
     "arguments": ("{{convert|1", "|to|2"),
     "argument spaces": ("{{lang|", " a", "=b}}"),
+    "cells": ("{|\n|", "a||", "\n|}"),
+    "attributes": ("{|\n|", "a ", "b|c\n|}"),
+    "attributes with values": ("{|\n|", " a=b", "|c\n|}"),
+    "tables in tables": ("\n{|\n|", "\n|}"),
+    "rows": ("{|", "\n|-", "\n|}"),
+    "functions": "{{#if:",
+    "functions closed deep": ("{{#if:x|", "}}"),
+    "arguments closed deep": ("{{{1|", "}}}"),
+    "four braces": "{{{{",
+    "expression": ("{{#expr:", "(1+", "}}"),
+    "files": "[[File:a.jpg|thumb|",
+    "files closed deep": ("[[File:a.jpg|thumb|", "]]"),
+    "galleries": "<gallery>",
+    "readings": "<ruby><rt>",
+    "options": ("[[File:a.jpg|thumb|", " 1 x", "]]"),
+    "definitions": "\n; a : b",
+    "brackets": "(\x01 ",
 }
 
 
