@@ -7,8 +7,8 @@ rank where experts are spread (Megatron-LM's `get_checkpoint_name`).
 from __future__ import annotations
 
 import re
-from collections import OrderedDict
 from collections.abc import Mapping
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,7 +18,6 @@ from megatron_bridge.sources import torch_file
 from megatron_bridge.sources.ranges import LocalFile
 
 MODEL_FILE, OPTIMIZER_FILE = "model_optim_rng.pt", "distrib_optim.pt"
-MOST_OPEN = 64
 _FOLDER = re.compile(r"mp_rank_(\d+)(?:_(\d+))?(?:_(\d+))?")
 
 
@@ -30,45 +29,26 @@ class Rank(NamedTuple):
     tensor: int
 
 
-class Shelf:
-    """Many files of which few are open at once."""
-
-    def __init__(self) -> None:
-        self._open: OrderedDict[Path, LocalFile] = OrderedDict()
-
-    def get(self, path: Path) -> LocalFile:
-        """Return a file, opened again where it was closed meanwhile."""
-        if path not in self._open:
-            if len(self._open) >= MOST_OPEN:
-                self._open.popitem(last=False)[1].close()
-            self._open[path] = LocalFile(path)
-        self._open.move_to_end(path)
-        return self._open[path]
-
-    def close(self) -> None:
-        """Close all."""
-        while self._open:
-            self._open.popitem()[1].close()
-
-
 class Book:
-    """One file of a shelf, by ranges."""
+    """A file that is open only while it is read: a run may have thousands, a process 1,024."""
 
-    def __init__(self, shelf: Shelf, path: Path) -> None:
-        self._shelf, self._path = shelf, path
-        file = shelf.get(path)
-        self.name, self.size, self.state = file.name, file.size, file.state
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        with closing(LocalFile(path)) as file:
+            self.name, self.size, self.state = file.name, file.size, file.state
 
     def read(self, offset: int, length: int) -> bytes:
         """Return exactly `length` bytes from `offset`."""
-        return self._shelf.get(self._path).read(offset, length)
+        with closing(LocalFile(self._path)) as file:
+            return file.read(offset, length)
 
     def read_into(self, offset: int, target: memoryview) -> None:
         """Fill `target` with the bytes from `offset`."""
-        self._shelf.get(self._path).read_into(offset, target)
+        with closing(LocalFile(self._path)) as file:
+            file.read_into(offset, target)
 
     def close(self) -> None:
-        """The shelf closes its files."""
+        """Nothing is open."""
 
 
 @dataclass
@@ -79,11 +59,10 @@ class RankFiles:
     arguments: dict[str, Any] = field(default_factory=dict)
     places: dict[Rank, Path] = field(default_factory=dict)
     trees: dict[Rank, dict[str, Any]] = field(default_factory=dict)
-    shelf: Shelf = field(default_factory=Shelf)
 
     def load(self, path: Path) -> Any:
         """Return the tree of values in a file."""
-        return torch_file.load(Book(self.shelf, path))
+        return torch_file.load(Book(path))
 
     def first(self) -> dict[str, Any]:
         """What the first rank's file holds."""

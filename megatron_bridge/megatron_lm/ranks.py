@@ -31,12 +31,8 @@ class Ranks:
     def __init__(self, folder: Path) -> None:
         self.folder = Path(folder)
         self.files: RankFiles = open_files(self.folder)
-        try:
-            self.trees = {rank: chunks(tree) for rank, tree in self.files.trees.items()}
-            self.merged: dict[str, Merged] = merge(self.files, self.trees)
-        except BaseException:
-            self.close()
-            raise
+        self.trees = {rank: chunks(tree) for rank, tree in self.files.trees.items()}
+        self.merged: dict[str, Merged] = merge(self.files, self.trees)
         self.extra_states = sum(
             "_extra_state" in name
             for parts in self.trees.values()
@@ -72,8 +68,7 @@ class Ranks:
         return read(self.merged, self.folder, key, index, start, stop)
 
     def close(self) -> None:
-        """Close the files."""
-        self.files.shelf.close()
+        """Nothing is open between reads."""
 
     def __enter__(self) -> Ranks:
         return self

@@ -48,7 +48,7 @@ def test_common_values_are_what_megatron_lm_saved_of_the_same_run(tmp_path: Path
     assert ours["optimizer"]["state"]["common_step"] == steps == 3
     for name in ("iteration", "checkpoint_version", "opt_param_scheduler", "content_metadata"):
         assert ours[name] == theirs[name]
-    told = {"ckpt_format", "no_save_rng", "use_dist_ckpt", "save"}
+    told = {"ckpt_format", "no_save_rng", "no_save_optim", "use_dist_ckpt", "save"}
     for name, value in vars(ours["args"]).items():
         assert name in told or value == theirs["args"][name], name
     assert (tmp_path / "out" / "latest_checkpointed_iteration.txt").read_text() == "3"
