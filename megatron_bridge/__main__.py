@@ -91,7 +91,14 @@ def _reshard(options: argparse.Namespace) -> int:
     from megatron_bridge.megatron_lm.reshard import reshard
 
     with Bar("reshard") as bar:
-        reshard(options.folder, options.out, bar, options.memory)
+        found = reshard(options.folder, options.out, bar, options.memory)
+    left_out = found["left_out"]
+    told = [
+        f"iteration {found['iteration']:,}: {found['tensors']:,} tensors of the model and"
+        f" {found['optimizer_tensors']:,} of its optimizer, {found['bytes']:,} bytes",
+        *(f"left out: {what}: {count}" for what, count in left_out.items()),
+    ]
+    print(json.dumps(found, indent=1) if options.json else "\n".join(told))
     return 0
 
 

@@ -80,6 +80,7 @@ def add_reshard(command: argparse.ArgumentParser) -> None:
     """Add those of `reshard`."""
     command.add_argument("folder", type=Path, help=_RUN)
     command.add_argument("out", type=Path, help="folder to write; new or empty")
+    command.add_argument("--json", action="store_true", help="print what was written as JSON")
     _memory(command)
 
 
