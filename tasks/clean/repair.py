@@ -108,13 +108,15 @@ def _steps(cjk: bool, form: Form | None) -> _Steps:
 def _doubt(others: str = "") -> re.Pattern[str]:
     """A guard before ftfy's `is_bad`, a long alternation over a table of categories; and `others`.
 
-    Each of its branches holds a C1 control, or one of Œ œ Ã Â Ђ, or two neighbours from the table,
-    of which at least one is not a common letter of Greek or Cyrillic. A test holds this against
-    ftfy.
+    Each of its branches holds a C1 control, or one of Œ œ Ã Â Ђ, or two neighbours from the table:
+    none of them a common letter of Greek or Cyrillic; or such a letter before an accented capital
+    or a sign of mojibake; or one of those few that are mojibake themselves before anything odd.
+    A test holds this against ftfy.
     """
     from ftfy.badness import MOJIBAKE_CATEGORIES
 
     common = MOJIBAKE_CATEGORIES["upper_common"] + MOJIBAKE_CATEGORIES["lower_common"]
+    signs = MOJIBAKE_CATEGORIES["bad"] + MOJIBAKE_CATEGORIES["upper_accented"]
     odd = "".join(
         characters
         for name, characters in MOJIBAKE_CATEGORIES.items()
@@ -122,8 +124,10 @@ def _doubt(others: str = "") -> re.Pattern[str]:
     )
     alone = f"{_CONTROLS}ŒœÃÂЂ{others}"
     # One class in front lets `re` skip everything else at the speed of a table look-up.
-    pair = f"(?<=[{odd}])[{odd}{common}]|[{odd}]"
-    return re.compile(f"[{odd}{common}{alone}](?:(?<=[{alone}])|{pair})")
+    return re.compile(
+        f"[{odd}{common}{alone}]"
+        f"(?:(?<=[{alone}])|(?<=[{odd}ВГРСΒΓΞΟβ])[{odd}]|(?<=[{common}])[{signs}])"
+    )
 
 
 def _broken_lines(text: str, escaped: int, steps: _Steps) -> Iterator[tuple[int, int]]:

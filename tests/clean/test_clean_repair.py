@@ -74,7 +74,12 @@ def test_no_mojibake_escapes_the_guard() -> None:
     assert sum(map(is_bad, table)) == len([c for c in table if is_bad(c) and doubt.search(c)]) > 0
     bad = 0
     for pair in product(set(alphabet), repeat=2):
-        for text in ("".join(pair), " {}{}".format(*pair), "a{}{} a".format(*pair)):
+        for text in (
+            "".join(pair),
+            " {}{}".format(*pair),
+            "a{}{} a".format(*pair),
+            "{}{}С".format(*pair),
+        ):
             if is_bad(text):
                 bad += 1
                 assert doubt.search(text), text
