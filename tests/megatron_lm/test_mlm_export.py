@@ -301,6 +301,18 @@ def test_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
     assert "The vocabulary does not fit the checkpoint." in capsys.readouterr().err
 
 
+def test_reshard_and_export_of_what_it_wrote(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert command.main(["reshard", str(DATA / "tied-torch"), str(tmp_path / "new")]) == 0
+    told = capsys.readouterr().out
+    assert "iteration 3: " in told
+    assert "left out: " in told
+    found = export_hf(tmp_path / "new", tmp_path / "out", proof=TENSORS)
+    assert found["origin"]["format"] == "torch_dist"
+    assert distance(tmp_path / "out", "tied-torch") < 5e-5
+
+
 def test_the_same_model_is_counted_the_same_everywhere(
     tmp_path: Path, exported: Callable[[str], Path]
 ) -> None:
