@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import cache
 from typing import Any
 
@@ -38,7 +39,7 @@ def foreign(text: str, languages: frozenset[str], min_confidence: float) -> Verd
     return Verdict(RULE, confidence if code in languages else 0.0, min_confidence, code)
 
 
-def codes(languages: list[str] | tuple[str, ...]) -> frozenset[str]:
+def codes(languages: Iterable[str]) -> frozenset[str]:
     """The model's codes for a recipe's.
 
     Raises:

@@ -58,7 +58,7 @@ class _Rule(NamedTuple):
     is_one: Callable[[str, str], bool]
 
 
-def mask(text: str, kinds: Iterable[Kind]) -> tuple[str, Counter[str]]:
+def mask(text: str, kinds: Iterable[Kind]) -> tuple[str, Counter[Kind]]:
     """Put a mask for each thing found.
 
     Args:
@@ -68,7 +68,7 @@ def mask(text: str, kinds: Iterable[Kind]) -> tuple[str, Counter[str]]:
     Returns:
         The text, and how many of each kind were masked.
     """
-    counts: Counter[str] = Counter()
+    counts: Counter[Kind] = Counter()
     wanted = set(kinds)
     for rule in _RULES:
         if rule.kind in wanted and rule.hint.search(text):
@@ -76,7 +76,7 @@ def mask(text: str, kinds: Iterable[Kind]) -> tuple[str, Counter[str]]:
     return text, counts
 
 
-def _masked(text: str, rule: _Rule, counts: Counter[str]) -> str:
+def _masked(text: str, rule: _Rule, counts: Counter[Kind]) -> str:
     def put(match: re.Match[str]) -> str:
         before = match.string[max(0, match.start() - 24) : match.start()]
         if not rule.is_one(match[0], before):
