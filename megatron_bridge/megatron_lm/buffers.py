@@ -7,10 +7,12 @@ them (`distrib_optimizer.py`, `_compute_per_buffer_param_layout`).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from megatron_bridge.errors import InputError
+from megatron_bridge.megatron_lm.naming import is_expert
 from megatron_bridge.megatron_lm.rank_files import OPTIMIZER_FILE, Rank, RankFiles
 from megatron_bridge.sources.stored import Stored
 
@@ -51,17 +53,13 @@ def assign(
             continue
         if not state.get("buckets_coalesced"):
             raise _unknown(files, rank, "buckets joined to one tensor", "buckets apart")
-        mine = [p for p in parameters if not experts or _expert(p) == (number > 0)]
+        mine = [p for p in parameters if not experts or is_expert(p.name) == (number > 0)]
         contents = list(_contents(mine))
         if len(contents) != len(state) - 1:
             raise _unknown(files, rank, f"{len(contents)} buffers", f"{len(state) - 1}")
         for at, members in enumerate(contents):
             ((_, values),) = state[at].items()
             yield from _slices(files, rank, members, values)
-
-
-def _expert(parameter: Parameter) -> bool:
-    return ".mlp.experts." in parameter.name
 
 
 def _contents(parameters: Sequence[Parameter]) -> Iterator[list[Parameter]]:
@@ -76,7 +74,9 @@ def _slices(
     files: RankFiles, rank: Rank, members: Sequence[Parameter], values: Mapping[str, Any]
 ) -> Iterator[tuple[Parameter, str, Stored]]:
     limit = _bucket_size(files, rank, members[0].chunk)
-    places, total = layout([_size(p) for p in members], [_shared(files, p) for p in members], limit)
+    places, total = layout(
+        [math.prod(p.values.shape) for p in members], [_shared(files, p) for p in members], limit
+    )
     whole = int(values["numel_unpadded"])
     if total != whole:
         raise _unknown(files, rank, f"{total} elements in a buffer", str(whole))
@@ -122,13 +122,6 @@ def _shared(files: RankFiles, parameter: Parameter) -> bool:
     tied = not files.arguments.get("untie_embeddings_and_output_weights", True)
     words = ("embedding.word_embeddings.weight", "output_layer.weight")
     return tied and files.size("pipeline") > 1 and parameter.name in words
-
-
-def _size(parameter: Parameter) -> int:
-    result = 1
-    for number in parameter.values.shape:
-        result *= number
-    return result
 
 
 def _unknown(files: RankFiles, rank: Rank, expected: str, got: str) -> InputError:

@@ -8,14 +8,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from megatron_bridge.megatron_lm.merging import (
-    EXPERTS,
-    LAYER,
-    Chunk,
-    Merged,
-    is_uniform,
-    stages,
-)
+from megatron_bridge.megatron_lm.merging import Merged, is_uniform
+from megatron_bridge.megatron_lm.naming import EXPERTS, LAYER, Chunk, stages
 from megatron_bridge.megatron_lm.rank_files import Rank, RankFiles
 
 _EXPERT = re.compile(r"mlp\.experts\.(?:local_experts\.\d+\.)?(linear_fc[12]\._extra_state)\d*")

@@ -5,41 +5,22 @@ Layers are numbered by what is there: each stage's first chunk in turn, then eac
 
 from __future__ import annotations
 
-import re
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from megatron_bridge.errors import ConfigError, InputError, MappingError
 from megatron_bridge.megatron_lm import splits
+from megatron_bridge.megatron_lm.naming import LAYER, Chunk, Local, locals_of, stages
 from megatron_bridge.megatron_lm.rank_files import Rank, RankFiles
 from megatron_bridge.megatron_lm.splits import Split
-from megatron_bridge.options import ATTENTION_NORM, MLP_NORM
 from megatron_bridge.sources.stored import Stored
-from megatron_bridge.sources.strided import Strided
 
 if TYPE_CHECKING:
     import torch
 
-Chunk = Mapping[str, Any]
-"""A model chunk's tensors by Megatron's names for its modules."""
-
 EMBEDDING, OUTPUT = "embedding.word_embeddings.weight", "output_layer.weight"
-EXPERTS = "mlp.experts.experts."
-LAYER = re.compile(r"decoder\.layers\.(\d+)\.(.+)")
-_LOCAL = re.compile(r"mlp\.experts\.local_experts\.(\d+)\.(.+)")
-_GROUPED = re.compile(r"mlp\.experts\.(linear_fc[12]\.(?:weight|bias))(\d+)")
-_FUSED = {"mlp.experts.weight1": "linear_fc1.weight", "mlp.experts.weight2": "linear_fc2.weight"}
-"""All experts' matrices in one, transposed, as the first grouped layer had them."""
-
-
-@dataclass(frozen=True)
-class Local:
-    """A tensor's place within a chunk: its name without numbers, its layer and its expert."""
-
-    suffix: str
-    layer: int | None = None
-    expert: int | None = None
 
 
 @dataclass(frozen=True)
@@ -75,14 +56,6 @@ class Merged:
     cells: dict[tuple[int, ...], Cell]
 
 
-def chunks(tree: Mapping[str, Any]) -> list[Chunk]:
-    """Return the model chunks of a rank's file; one that is not there is empty."""
-    if "model" in tree:
-        return [tree["model"]]
-    numbers = [int(key[5:]) for key in tree if re.fullmatch(r"model\d+", key)]
-    return [tree.get(f"model{i}", {}) for i in range(max(numbers) + 1)]
-
-
 def merge(files: RankFiles, trees: Mapping[Rank, Sequence[Chunk]]) -> dict[str, Merged]:
     """Return global tensors by Megatron's keys.
 
@@ -106,7 +79,7 @@ def merge(files: RankFiles, trees: Mapping[Rank, Sequence[Chunk]]) -> dict[str, 
     cells: dict[tuple[str, int | None, int | None], Cell] = {}
     layers = 0
     for stage, number, count in stages(trees):
-        ranks = {r: _locals(files, trees[r][number]) for r in trees if r.pipeline == stage}
+        ranks = {r: locals_of(files, trees[r][number]) for r in trees if r.pipeline == stage}
         for local, cell in _stage(files, ranks):
             layer = None if local.layer is None else layers + local.layer
             cells[local.suffix, layer, local.expert] = cell
@@ -121,67 +94,6 @@ def merge(files: RankFiles, trees: Mapping[Rank, Sequence[Chunk]]) -> dict[str, 
 def is_uniform(merged: Mapping[str, Merged]) -> bool:
     """True where all layers of a tensor are under one key."""
     return not any(LAYER.fullmatch(key) for key in merged)
-
-
-def stages(trees: Mapping[Rank, Sequence[Chunk]]) -> Iterator[tuple[int, int, int]]:
-    """Yield stage, chunk and number of layers, in the order of the layers."""
-    for number in range(max(len(found) for found in trees.values())):
-        for stage in sorted({rank.pipeline for rank in trees}):
-            one = trees[min(rank for rank in trees if rank.pipeline == stage)]
-            if number < len(one):
-                numbers = {int(m[1]) for name in one[number] if (m := LAYER.fullmatch(name))}
-                yield stage, number, len(numbers)
-
-
-def _locals(files: RankFiles, chunk: Chunk) -> dict[Local, Stored]:
-    """A chunk's tensors, without Transformer Engine's extra states."""
-    arguments = files.arguments
-    plain = arguments.get("transformer_impl", "local") == "local"
-    renamed = ATTENTION_NORM | MLP_NORM if plain and not _latent(arguments) else {}
-    found: dict[Local, Stored] = {}
-    for name, value in chunk.items():
-        if "_extra_state" in name:
-            continue
-        if not isinstance(value, Stored):
-            splits.split_of(f"{name}.", name, files.folder)
-        at = LAYER.fullmatch(name)
-        suffix, layer = (at[2], int(at[1])) if at else (name, None)
-        if suffix in _FUSED:
-            for expert, part in _unfused(files, suffix, value):
-                found[Local(EXPERTS + _FUSED[suffix], layer, expert)] = part
-            continue
-        for old, new in renamed.items():
-            suffix = suffix.replace(old, new) if suffix.startswith(old) else suffix
-        if one := _LOCAL.fullmatch(suffix):
-            found[Local(EXPERTS + one[2], layer, int(one[1]))] = value
-        elif one := _GROUPED.fullmatch(suffix):
-            found[Local(EXPERTS + one[1], layer, int(one[2]))] = value
-        else:
-            found[Local(suffix, layer)] = value
-    return found
-
-
-def _latent(arguments: Mapping[str, Any]) -> bool:
-    return bool(arguments.get("multi_latent_attention"))
-
-
-def _unfused(files: RankFiles, suffix: str, whole: Stored) -> Iterator[tuple[int, Stored]]:
-    """Yield the experts of a fused matrix, [out, in] each."""
-    total = int(files.arguments.get("num_experts") or 0)
-    count = total // files.size("expert")
-    if not count or type(whole) is not Stored:
-        raise InputError(
-            "Experts that lie in one matrix cannot be told apart",
-            where=files.folder,
-            expected="num_experts among the run's arguments, and a matrix stored row by row",
-            got=f"{suffix}, {total} experts",
-        )
-    wide, narrow = whole.shape if suffix.endswith("1") else whole.shape[::-1]
-    inner, outer = (wide, narrow // count) if suffix.endswith("1") else (narrow // count, wide)
-    step = inner * outer * whole.dtype.itemsize
-    for expert in range(count):
-        place = whole.offset + expert * step
-        yield expert, Strided(whole.file, place, whole.dtype, (outer, inner), (1, outer))
 
 
 def _stage(
@@ -220,7 +132,7 @@ def _parts(
         raise MappingError(
             "A tensor is on some ranks only",
             where=files.folder,
-            expected=f"{_shown(local)} on each of tensor ranks {', '.join(map(str, chosen))}",
+            expected=f"{local} on each of tensor ranks {', '.join(map(str, chosen))}",
             got=", ".join(files.places[r].name for r in order if local in ranks[r]),
             fix="copy the whole checkpoint here",
         ) from error
@@ -230,7 +142,7 @@ def _cell(
     files: RankFiles, local: Local, parts: list[Stored], beside: Mapping[Local, Stored]
 ) -> Cell:
     where, count = files.folder, len(parts)
-    split = splits.split_of(local.suffix, _shown(local), where)
+    split = splits.split_of(local.suffix, str(local), where)
     shape = parts[0].shape
     if split is Split.LATENT:
         split = splits.latent(local.suffix, shape[0], files.arguments)
@@ -273,7 +185,7 @@ def _check_shapes(files: RankFiles, local: Local, split: Split, parts: list[Stor
     if len(found) > 1:
         raise InputError(
             "The ranks' parts of a tensor do not fit together",
-            where=f"{files.folder}, {_shown(local)}",
+            where=f"{files.folder}, {local}",
             expected="one number format and one shape",
             got=", ".join(f"{part.dtype} {list(part.shape)}" for part in parts),
             fix="copy the whole checkpoint here, of one iteration",
@@ -296,12 +208,12 @@ def _stack(
         if key.startswith("decoder.layers.") and not apart:
             axes[0] = layers
         one = next(iter(found.values()))
-        whole = len(found) == _product(axes)
+        whole = len(found) == math.prod(axes)
         if not whole or not splits.same((c.shape, c.dtype) for c in found.values()):
             raise InputError(
                 "The layers or experts of a tensor do not fit together",
                 where=f"{files.folder}, {key}",
-                expected=f"{_product(axes)} of one shape and number format",
+                expected=f"{math.prod(axes)} of one shape and number format",
                 got=f"{len(found)} of {len({(c.shape, c.dtype) for c in found.values()})} kinds",
                 fix="copy the whole checkpoint here, of one iteration",
             )
@@ -322,16 +234,3 @@ def _uniform(
         if layer is not None:
             kinds[layer].add(suffix)
     return splits.same(kinds.values()) if kinds else True
-
-
-def _product(numbers: Sequence[int]) -> int:
-    result = 1
-    for number in numbers:
-        result *= number
-    return result
-
-
-def _shown(local: Local) -> str:
-    numbers = [f"{name} {n}" for name, n in (("layer", local.layer), ("expert", local.expert))
-               if n is not None]  # fmt: skip
-    return " ".join([local.suffix, *numbers])

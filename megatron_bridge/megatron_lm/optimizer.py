@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from megatron_bridge.errors import InputError
 from megatron_bridge.megatron_lm import buffers
-from megatron_bridge.megatron_lm.merging import chunks
+from megatron_bridge.megatron_lm.naming import chunks, is_expert
 from megatron_bridge.megatron_lm.rank_files import OPTIMIZER_FILE, Rank, RankFiles
 from megatron_bridge.megatron_lm.splits import BUFFERS
 from megatron_bridge.sources.stored import Stored
@@ -94,11 +94,6 @@ def read_state(files: RankFiles) -> State | None:
             state.others = [{k: v for k, v in one.items() if k in _OTHERS} for one in optimizers]
             state.steps = [None if distributed else _step(files, one) for one in optimizers]
     return state
-
-
-def is_expert(name: str) -> bool:
-    """True for a parameter of one expert among several."""
-    return ".mlp.experts." in name
 
 
 def _parameters(tree: Mapping[str, Any]) -> list[Parameter]:

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from megatron_bridge.errors import InputError
-from megatron_bridge.megatron_lm.merging import Block, Cell, Merged, chunks, merge
+from megatron_bridge.megatron_lm.merging import Block, Cell, Merged, merge
+from megatron_bridge.megatron_lm.naming import chunks
 from megatron_bridge.megatron_lm.rank_files import RankFiles, open_files
 from megatron_bridge.sources.stored import Stored
 from megatron_bridge.tensors import Shape
