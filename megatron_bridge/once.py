@@ -57,6 +57,7 @@ def told(
             "url": source.weights,
             "read": "once, by ranges; the checkpoint was compared with digests of what was read",
             "bytes_fetched": fetched,
-            "bytes": weights.bytes + source.fetched,
+            # Of a GGUF file the header was fetched before: it is a part of the weights.
+            "bytes": weights.bytes + (0 if source.is_gguf else source.fetched),
         }
     }

@@ -83,6 +83,8 @@ def test_data_parallel_losses_are_one_ranks(one_rank: list[float], two_ranks: li
 
 def test_tensor_parallel_losses_are_one_ranks(toy: Toy, one_rank: list[float]) -> None:
     tensor = toy.train("tp2", world_size=2, tensor_parallel=2, sequence_parallel=True)
+    info = checkpoint.read_info(resume.folder(toy.root / "tp2", CONFIG.steps))
+    assert (info.vocab_size, info.padded_vocab_size, info.vocab_divisor) == (331, 512, 256)
     assert _apart(one_rank, tensor) < 1e-4
 
 
