@@ -12,8 +12,10 @@ import pytest
 import torch
 from mlm_folders import DATA, TORCH, iteration, load
 
+from megatron_bridge import torch_dist
 from megatron_bridge.errors import ConfigError, InputError
 from megatron_bridge.megatron_lm import buffers
+from megatron_bridge.megatron_lm import reshard as module
 from megatron_bridge.megatron_lm.ranks import Ranks
 from megatron_bridge.megatron_lm.reshard import reshard
 from megatron_bridge.torch_dist import Reader, is_model_key, read_metadata
@@ -108,6 +110,32 @@ def test_two_conversions_are_the_same_files(tmp_path: Path) -> None:
     assert len(files) == 6
     for file in files:
         assert (tmp_path / "one" / file).read_bytes() == (tmp_path / "two" / file).read_bytes()
+
+
+def test_a_killed_conversion_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "GROUP_BYTES", 30_000)
+    reshard(DATA / "dense-torch", tmp_path / "one")
+    write, calls = torch_dist.write_file, []
+
+    def killed(path: Path, chunks: Any) -> Any:
+        if path.name == "__2_0.distcp":
+            raise KeyboardInterrupt
+        return write(path, chunks)
+
+    def counted(path: Path, chunks: Any) -> Any:
+        calls.append(path.name)
+        return write(path, chunks)
+
+    monkeypatch.setattr(torch_dist, "write_file", killed)
+    with pytest.raises(KeyboardInterrupt):
+        reshard(DATA / "dense-torch", tmp_path / "two")
+    assert not (tmp_path / "two").exists()
+    monkeypatch.setattr(torch_dist, "write_file", counted)
+    reshard(DATA / "dense-torch", tmp_path / "two")
+    assert "__0_0.distcp" not in calls
+    assert "__2_0.distcp" in calls
+    one, two = (sorted(p for p in (tmp_path / n).rglob("*.*")) for n in ("one", "two"))
+    assert [p.read_bytes() for p in one] == [p.read_bytes() for p in two]
 
 
 def test_the_new_format_and_a_full_folder_are_refused(tmp_path: Path) -> None:
