@@ -17,6 +17,7 @@ from megatron_bridge import certificate, inspection
 from megatron_bridge.convert import export_hf, import_hf
 from megatron_bridge.errors import ConfigError, InputError
 from megatron_bridge.megatron_lm import origin
+from megatron_bridge.megatron_lm.folder import open_run
 from megatron_bridge.megatron_lm.sides import Given
 from megatron_bridge.proof import TENSORS, Proof
 
@@ -155,7 +156,7 @@ def test_what_was_exported_comes_back_in(exported: Callable[[str], Path], tmp_pa
 
 def _common(arguments: dict[str, Any]) -> Callable[..., Any]:
     """A run's arguments changed, as `open_run` returns them."""
-    real = origin.open_run
+    real = open_run
 
     def opened(folder: Path) -> Any:
         run = real(folder)
@@ -266,7 +267,7 @@ def test_like_is_compared_with_the_arguments(
 def test_without_arguments_a_config_is_needed_and_nothing_is_proven(
     tmp_path: Path, exported: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    like, real = exported("dense-torch_dist"), origin.open_run
+    like, real = exported("dense-torch_dist"), open_run
     monkeypatch.setattr(
         origin, "open_run", lambda f: type(r := real(f))(r.folder, r.format, r.iteration, {})
     )

@@ -81,7 +81,7 @@ def by_expert(held: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
 
 def halved(held: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     """Gate and up apart."""
-    found = {}
+    found: dict[str, torch.Tensor] = {}
     for key, value in held.items():
         if key.endswith("linear_fc1.weight"):
             gate, up = value.chunk(2, dim=-2)
