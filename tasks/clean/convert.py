@@ -258,8 +258,10 @@ def _together(first: str, converted: list[str], call: Call) -> str:
     if not converted or shown in ("in", "input"):
         return first
     other = "; ".join(converted)
-    if shown in ("out", "output only", "number", "output number only", "unit"):
+    if shown in ("out", "output only"):
         return other
+    if shown in ("number", "output number only"):
+        return other.partition(" ")[0]
     if shown == "flip" or call["order"] == "flip":
         first, other = other, first
     if shown == "or":

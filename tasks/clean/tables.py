@@ -19,6 +19,7 @@ _KNOWN = re.compile(
 _CELLS = re.compile(r"\|\||!!")
 _DATA_CELLS = re.compile(r"\|\|")
 _BLANK = f" \t\n{DROPPED}{BREAK}"
+_ITEM = f" *#:;{DROPPED}"
 _DIVIDER = f" {PIPE} "
 
 
@@ -60,4 +61,14 @@ def _row(cells: list[str]) -> str:
     # A table of one cell a row only lays out a page: what it holds are paragraphs.
     if len(cells) == 1:
         return cells[0].replace(BREAK, "\n")
-    return _DIVIDER.join(cells).replace("\n", " ").replace(BREAK, " ")
+    return _DIVIDER.join(map(_on_one_line, cells))
+
+
+def _on_one_line(cell: str) -> str:
+    if "\n" in cell:
+        lines = cell.split("\n")
+        # A list in a cell is an enumeration.
+        joint = ", " if any(line[:1] in ("*", "#") for line in lines[1:]) else " "
+        items = (line.strip(_ITEM) for line in lines)
+        cell = joint.join(filter(None, items))
+    return cell.replace(BREAK, " ")

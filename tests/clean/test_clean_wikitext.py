@@ -87,6 +87,16 @@ CASES = {
     "code": ("<syntaxhighlight lang=c>\n{{0}, [[1]]}\n</syntaxhighlight>", "{{0}, [[1]]}"),
     "table": ('a\n{| class="w"\n|-\n! x\n| y || z\n|}\nb', "a\nx | y | z\nb"),
     "nested table": ("a\n{|\n| x\n{|\n| y\n|}\n| z\n|}\nb", "a\nx y | z\nb"),
+    "list in a cell": ("{|\n|\n* x\n* y\n| z<br>w\n|}", "x, y | z w"),
+    "cells with attributes": (
+        '{|\n| style="a" | x || colspan=2| y || rowspan="2"\n! scope=row | z\n|}', "x | y | z"
+    ),
+    "caption of a table": ("{|\n|+ align=top | t\n|-\n| x || y\n|}", "t\nx | y"),
+    "table for layout": ("{|\n| one<br>two\n* three\n|}", "one\ntwo\nthree"),
+    "caption in a paragraph": ("a [[File:B.jpg|thumb|see c]] d\n\ne", "a d\nsee c\ne"),
+    "image without a frame": ("a [[File:B.jpg|20px|see c]] d", "a d"),
+    "ruby": ("<ruby>漢字<rp>(</rp><rt>かんじ</rt><rp>)</rp></ruby>", "漢字（かんじ）"),
+    "definition": ("; term : what it is", "term: what it is"),
     "table in a template": ("{{box|\n{|\n| x\n|}}}\nb", "b"),
     "HTML table": ("a<table><tr><td>x</td></tr></table>b", "a\nx\nb"),
     "table not closed": ("a\n{|\n| x\n| y\nb", "a\nb"),
