@@ -20,6 +20,8 @@ from tasks.clean.splitters import Splitter, split_words
 # Words between spaces decide where they pass a threshold by this factor or miss it by as much;
 # the splitter's words decide in between. nltk takes 200 times as long as `str.split`.
 _CLEAR = 1.5
+# In characters. A share in a longer document does not hang on a few words.
+_LONGEST_SPLIT = 50_000
 
 
 class Thresholds(BaseModel):
@@ -181,7 +183,8 @@ def reason_to_drop(text: str, language: str, thresholds: Thresholds) -> Verdict 
     """
     measures = Measures(text, language, thresholds.splitter)
     verdict, doubt = _judge(measures, thresholds)
-    if doubt and thresholds.splitter != "none" and not measures.unspaced:
+    asked = thresholds.splitter != "none" and len(text) <= _LONGEST_SPLIT and not measures.unspaced
+    if doubt and asked:
         words = split_words(text, language, thresholds.splitter)
         verdict, _ = _judge(Measures(text, language, thresholds.splitter, words), thresholds)
     return verdict

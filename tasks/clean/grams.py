@@ -18,6 +18,7 @@ _SPLITMIX = (0xBF58476D1CE4E5B9, 0x94D049BB133111EB)
 _WORD, _ALONE = 1, 2
 # Ideographs beyond the basic plane.
 _PLANE_2 = 0x20000
+_BLOCK = 1 << 18
 
 
 class Units(NamedTuple):
@@ -48,23 +49,49 @@ def units(text: str) -> Units:
         text = unicodedata.normalize("NFKC", text)
     text = text.lower()
     codes = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), np.uint32)
+    parts = []
+    start = 0
+    # A block at a time, for each character takes 40 bytes on the way.
+    while start < len(codes):
+        end = min(start + _BLOCK, len(codes))
+        # No word is cut that is shorter than a block.
+        cut = max(text.rfind(" ", start, end), text.rfind("\n", start, end)) + 1
+        end = cut if cut > start and end < len(codes) else end
+        parts.append(_divide(codes[start:end], start))
+        start = end
+    hashes, starts, ends, alone = (
+        np.concatenate(arrays) for arrays in zip(*[_nothing(), *parts], strict=True)
+    )
+    return Units(text, codes, hashes, starts, ends, 2 * int(alone.sum()) > len(starts))
+
+
+def _nothing() -> tuple[Any, Any, Any, Any]:
+    import numpy as np
+
+    none = np.zeros(0, np.int64)
+    return np.zeros(0, np.uint64), none, none, np.zeros(0, bool)
+
+
+def _divide(codes: Any, offset: int) -> tuple[Any, Any, Any, Any]:
+    """Hashes, starts and ends of a block's units, and which are single characters."""
+    import numpy as np
+
     classes = _classes()[np.minimum(codes, _PLANE_2)]
     word, alone = classes > 0, classes == _ALONE
     # A unit begins where a word does, and before and behind each character that stands alone.
     before = np.concatenate(([False], word[:-1] & ~alone[:-1]))
     starts = np.flatnonzero(word & (alone | ~before))
     if not len(starts):
-        return Units(text, codes, np.zeros(0, np.uint64), starts, starts, False)
+        return _nothing()
     after = np.concatenate((word[1:] & ~alone[1:], [False]))
     ends = np.flatnonzero(word & (alone | ~after)) + 1
-    lengths = ends - starts
+    longest = int((ends - starts).max())
     # Each character times a power for its place in the unit; what lies between units counts 0.
     runs = np.diff(np.append(starts, len(codes)))
     places = np.arange(starts[0], len(codes)) - np.repeat(starts, runs)
-    longest = int(lengths.max())
     weighed = (codes * word)[starts[0] :] * _powers(longest + 1)[np.minimum(places, longest)]
     hashes = _mixed(np.add.reduceat(weighed, starts - starts[0]))
-    return Units(text, codes, hashes, starts, ends, 2 * int(alone[starts].sum()) > len(starts))
+    return hashes, starts + offset, ends + offset, alone[starts]
 
 
 def grams(hashes: Any, size: int) -> Any:

@@ -44,6 +44,15 @@ def test_words_are_told_apart_by_letters_and_digits() -> None:
     assert len(set(units(" ".join(WORDS)).hashes)) == len(set(WORDS))
 
 
+def test_blocks_do_not_change_a_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = " ".join(_prose(50)) + "\n長城は壁。 " + "\n".join(_prose(50))
+    whole = units(text)
+    monkeypatch.setattr("tasks.clean.grams._BLOCK", 20)
+    pieces = units(text)
+    for name in ("hashes", "starts", "ends"):
+        assert getattr(whole, name).tolist() == getattr(pieces, name).tolist()
+
+
 def test_numbers_are_the_same_in_every_process() -> None:
     code = "from tasks.clean.dedup import marks; print(marks('The wall of the town.', 2).document)"
     root = Path(__file__).parents[2]
