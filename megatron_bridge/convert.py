@@ -28,7 +28,7 @@ from megatron_bridge.proof import EVERYTHING, Proof, add_answers, add_architectu
 from megatron_bridge.runner import Progress, Runner
 from megatron_bridge.sources import source as sources
 from megatron_bridge.sources.source import Source
-from megatron_bridge.transfer import Job
+from megatron_bridge.transfer import Job, Sides
 from megatron_bridge.verify import certify
 
 VERSION = 2
@@ -36,7 +36,6 @@ VERSION = 2
 run of another begins anew."""
 
 
-@transfer.closing()
 def import_hf(
     hf_dir: Path | str,
     out: Path | str,
@@ -54,7 +53,7 @@ def import_hf(
         dtype: number format to cast to; by default every tensor keeps its own, so nothing is lost.
         progress: called as groups of tensors are written, then as they are compared.
         proof: what is compared beside the tensors; the architecture by default.
-        memory: a ceiling in bytes, for all processes together; by default half of the machine's.
+        memory: a ceiling in bytes, by default half of the machine's.
         scratch: where unfinished output lies, on the disk of `out`; beside it by default.
 
     Raises:
@@ -68,7 +67,6 @@ def import_hf(
         return _import(source, out, dtype, progress, proof, memory, scratch)
 
 
-@transfer.closing()
 def export_hf(
     folder: Path | str,
     out: Path | str,
@@ -93,7 +91,7 @@ def export_hf(
         progress: called as groups of tensors are written, then as they are compared.
         form: "native" writes transformers' own class for a model whose class is remote code.
         proof: what is compared beside the tensors; the architecture by default.
-        memory: a ceiling in bytes, for all processes together; by default half of the machine's.
+        memory: a ceiling in bytes, by default half of the machine's.
         scratch: where unfinished output lies, on the disk of `out`; beside it by default.
         given: what is known of a Megatron-LM run beside its directory.
 
@@ -126,40 +124,42 @@ def _export(
         native=form == "native",
         dtype=dtype,
     )
-    one = transfer.side(job)
-    model = one.model
-    _refuse(check(model.family, model.shape, slots=model.slots(one.reader)), folder)
-    proof.check(model)
-    specs = [spec for bound in model.bounds for spec in one.part_specs(bound)]
-    main_dtype = hf.dtype_name(hf.main_dtype((spec.dtype, spec.bytes) for spec in specs))
-    pieces = transfer.groups(one, one.stored_spec, parts=True)
-    identity: dict[str, Any] = {
-        "export": str(folder),
-        "files": _state(folder),
-        "dtype": dtype,
-        "form": form,
-    }
-    identity |= {"config": model.config, "pieces": repr(pieces), "version": VERSION}
-    run = Runner(2 * len(model.bounds), memory, sum(spec.bytes for spec in specs), progress)
-    with unfinished(out, identity, scratch) as (partial, journal):
-        with proof.begin(Conversion.of_folder(begin.described)) as building:
-            places = hf.prepare(partial, specs)
-            run(
-                functools.partial(transfer.write_tensors, job, partial, places),
-                pieces,
-                journal,
-                "write",
-            )
-            _carry(carried, partial)
-            if model.config != families.read_config(carried):
-                _write_config(partial / "config.json", model.config)
-            _name_dtype(partial / "config.json", main_dtype)
-            found = certify("export", replace(job, source=Source.of_folder(partial)), run, journal)
-            add_architecture(found, model, partial, building)
-            begin.tell(found)
-        add_answers(found, proof, partial, folder)
-        certificate.write(found, partial)
-    return found
+    with Sides(job) as sides:
+        one = sides.mine()
+        model = one.model
+        _refuse(check(model.family, model.shape, slots=model.slots(one.reader)), folder)
+        proof.check(model)
+        specs = [spec for bound in model.bounds for spec in one.part_specs(bound)]
+        main_dtype = hf.dtype_name(hf.main_dtype((spec.dtype, spec.bytes) for spec in specs))
+        pieces = transfer.groups(one, one.stored_spec, parts=True)
+        identity: dict[str, Any] = {
+            "export": str(folder),
+            "files": _state(folder),
+            "dtype": dtype,
+            "form": form,
+        }
+        identity |= {"config": model.config, "pieces": repr(pieces), "version": VERSION}
+        run = Runner(2 * len(model.bounds), memory, sum(spec.bytes for spec in specs), progress)
+        with unfinished(out, identity, scratch) as (partial, journal):
+            with proof.begin(Conversion.of_folder(begin.described)) as building:
+                places = hf.prepare(partial, specs)
+                run(
+                    functools.partial(transfer.write_tensors, sides, partial, places),
+                    pieces,
+                    journal,
+                    "write",
+                )
+                _carry(carried, partial)
+                if model.config != families.read_config(carried):
+                    _write_config(partial / "config.json", model.config)
+                _name_dtype(partial / "config.json", main_dtype)
+                with Sides(replace(job, source=Source.of_folder(partial))) as both:
+                    found = certify("export", both, run, journal)
+                add_architecture(found, model, partial, building)
+                begin.tell(found)
+            add_answers(found, proof, partial, folder)
+            certificate.write(found, partial)
+        return found
 
 
 def _import(
@@ -179,50 +179,54 @@ def _import(
         _refuse(check(model.family, model.shape, hf_names=names), source.weights)
         state, dequantised = weights.state(), weights.dequantised()
     job = Job(source.files, source, hf_prefix=model.hf_prefix, dtype=dtype)
-    one = transfer.side(job)
-    specs = [one.packed_spec(bound) for bound in model.bounds]
-    amounts = [(kind, math.prod(shape)) for shape, kind in specs]
-    pieces = transfer.groups(one, one.packed_spec, parts=False)
-    identity: dict[str, Any] = {"import": source.weights, "files": state, "dtype": dtype}
-    identity |= {"config": model.config, "pieces": repr(pieces), "version": VERSION}
-    size = sum(kind.itemsize * count for kind, count in amounts)
-    fetched = source.fetched + weights.fetched + one.fetched
-    run = Runner(2 * len(model.bounds), memory, size, progress)
-    with unfinished(out, identity, scratch) as (partial, journal):
-        commit = functools.partial(
-            checkpoint.commit,
-            partial,
-            iteration=0,
-            consumed_samples=0,
-            model_type=model.family.model_type,
-            dtype=hf.dtype_name(hf.main_dtype(amounts)),
-            vocab_size=model.shape.vocab,
-            padded_vocab_size=model.shape.padded_vocab,
-            optimizer=False,
-            hf_prefix=model.hf_prefix,
-            dequantised=dequantised,
-            proven=not certificate.is_doubtful_origin(source.files),
-        )
-        with proof.begin(model) as building:
-            written = run(
-                functools.partial(transfer.write_checkpoint, job, partial),
-                pieces,
-                journal,
-                "write",
+    with Sides(job) as sides:
+        one = sides.mine()
+        specs = [one.packed_spec(bound) for bound in model.bounds]
+        amounts = [(kind, math.prod(shape)) for shape, kind in specs]
+        pieces = transfer.groups(one, one.packed_spec, parts=False)
+        identity: dict[str, Any] = {"import": source.weights, "files": state, "dtype": dtype}
+        identity |= {"config": model.config, "pieces": repr(pieces), "version": VERSION}
+        size = sum(kind.itemsize * count for kind, count in amounts)
+        fetched = source.fetched + weights.fetched + one.fetched
+        run = Runner(2 * len(model.bounds), memory, size, progress)
+        with unfinished(out, identity, scratch) as (partial, journal):
+            commit = functools.partial(
+                checkpoint.commit,
+                partial,
+                iteration=0,
+                consumed_samples=0,
+                model_type=model.family.model_type,
+                dtype=hf.dtype_name(hf.main_dtype(amounts)),
+                vocab_size=model.shape.vocab,
+                padded_vocab_size=model.shape.padded_vocab,
+                optimizer=False,
+                hf_prefix=model.hf_prefix,
+                dequantised=dequantised,
+                proven=not certificate.is_doubtful_origin(source.files),
             )
-            placed = (torch_dist.Placed(**block) for group in written for block in group["placed"])
-            torch_dist.write_index(partial, placed)
-            _carry(source.files, partial / checkpoint.HF_FILES)
-            job = replace(job, checkpoint=partial, noted=once.keep(written, journal))
-            found = certify("import", job, run, journal)
-            found |= once.told(transfer.side(job).weights, state, written, fetched)
-            add_architecture(found, model, source.files, building)
-        if proof.runs and found["holds"]:
+            with proof.begin(model) as building:
+                written = run(
+                    functools.partial(transfer.write_checkpoint, sides, partial),
+                    pieces,
+                    journal,
+                    "write",
+                )
+                placed = (
+                    torch_dist.Placed(**block) for group in written for block in group["placed"]
+                )
+                torch_dist.write_index(partial, placed)
+                _carry(source.files, partial / checkpoint.HF_FILES)
+                job = replace(job, checkpoint=partial, noted=once.keep(written, journal))
+                with Sides(job) as both:
+                    found = certify("import", both, run, journal)
+                    found |= once.told(both.mine().weights, state, written, fetched)
+                add_architecture(found, model, source.files, building)
+            if proof.runs and found["holds"]:
+                commit()
+                add_answers(found, proof, source.files, partial)
+            certificate.write(found, partial)
             commit()
-            add_answers(found, proof, source.files, partial)
-        certificate.write(found, partial)
-        commit()
-    return found
+        return found
 
 
 def _state(folder: Path) -> list[list[Any]]:

@@ -1,26 +1,34 @@
-"""Groups of work run in processes, within a memory, and what is finished kept."""
+"""Groups of work run in threads, within a memory, and what is finished kept.
+
+Reading, copying, hashing and comparing leave Python's lock to others, so threads are as fast as
+processes, and neither start an interpreter each nor hold PyTorch in memory more than once.
+"""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
 
 from megatron_bridge.errors import ConfigError
 from megatron_bridge.journal import Journal
-from megatron_bridge.launch import pool
 from megatron_bridge.sources.stored import BLOCK_BYTES
 from megatron_bridge.transfer import GROUP_BYTES, Group
 
 Progress = Callable[..., None]
 """Called as `progress(done, total, unit="tensors")`."""
+Item = TypeVar("Item")
+Result = TypeVar("Result")
 
-BASE_BYTES, WORKER_BYTES = 350 * 2**20, 600 * 2**20
-"""Resident memory of the first process and of each further one (measured: PyTorch and blocks)."""
+BASE_BYTES, THREAD_BYTES = 350 * 2**20, 8 * BLOCK_BYTES
+"""Resident memory of PyTorch, and of each thread (both measured)."""
+MOST_THREADS = 8
+"""More wait for the disk, and for Python's lock between the blocks."""
 
 
 class Runner:
-    """Runs groups in processes, within a memory, and keeps what is finished.
+    """Runs groups in threads, within a memory, and keeps what is finished.
 
     Args:
         tensors: how many there are to do, over all calls; for the progress.
@@ -36,7 +44,7 @@ class Runner:
         total_bytes: int = 0,
         progress: Progress | None = None,
     ) -> None:
-        self._workers = workers(memory, total_bytes)
+        self._threads = threads(memory, total_bytes)
         self._progress, self._done = progress, 0
         self._total = tensors
 
@@ -53,9 +61,7 @@ class Runner:
         todo = [(n, group) for n, group in enumerate(groups) if results[n] is None]
         finished = [group for n, group in enumerate(groups) if results[n] is not None]
         self._tell(*finished)
-        for (number, group), result in zip(
-            todo, pool.run(function, todo, min(self._workers, len(todo) or 1)), strict=True
-        ):
+        for (number, group), result in zip(todo, run(function, todo, self._threads), strict=True):
             if journal:
                 journal.note(names[number], result)
             results[number] = result
@@ -68,15 +74,29 @@ class Runner:
             self._progress(self._done, self._total, unit="tensors")
 
 
-def workers(memory: int | None, total_bytes: int) -> int:
-    """Return how many processes fit into `memory` bytes (None: half of what the machine has).
+def run(function: Callable[[Item], Result], items: Sequence[Item], count: int) -> Iterator[Result]:
+    """Apply a function to each item in `count` threads; yield the results in the items' order."""
+    import torch
+
+    before = torch.get_num_threads()
+    # PyTorch would cut each copy up among cores that have work of their own.
+    torch.set_num_threads(1)
+    try:
+        with ThreadPoolExecutor(count) as pool:
+            yield from pool.map(function, items)
+    finally:
+        torch.set_num_threads(before)
+
+
+def threads(memory: int | None, total_bytes: int) -> int:
+    """Return how many threads fit into `memory` bytes (None: half of what the machine has).
 
     Raises:
         ConfigError: not even one does.
     """
     if memory is None:
         memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
-    least = BASE_BYTES + 5 * BLOCK_BYTES
+    least = BASE_BYTES + THREAD_BYTES
     if memory < least:
         raise ConfigError(
             "A conversion needs more memory",
@@ -85,6 +105,5 @@ def workers(memory: int | None, total_bytes: int) -> int:
             got=f"{memory / 2**20:.0f} MB",
             fix="raise it; PyTorch alone takes most of this",
         )
-    # Starting processes takes longer than one process takes for a small model.
-    useful = min(len(os.sched_getaffinity(0)), total_bytes // (4 * GROUP_BYTES) + 1)
-    return max(1, min(useful, (memory - BASE_BYTES) // WORKER_BYTES))
+    useful = min(len(os.sched_getaffinity(0)), MOST_THREADS, total_bytes // GROUP_BYTES + 1)
+    return min(useful, (memory - BASE_BYTES) // THREAD_BYTES)

@@ -21,7 +21,7 @@ from pydantic import BaseModel, ConfigDict
 from megatron_bridge.errors import InputError
 from megatron_bridge.sources import torch_file
 from megatron_bridge.sources.ranges import LocalFile, Part
-from megatron_bridge.sources.stored import Stored
+from megatron_bridge.sources.stored import Stored, fill
 
 if TYPE_CHECKING:
     import torch
@@ -192,10 +192,14 @@ class Reader:
                     got=f"{stored.dtype} {list(stored.shape)}",
                     fix="write the checkpoint again",
                 )
+            part = target[low - rows[0] : high - rows[0]]
+            columns = list(zip(offset[len(index) + 1 :], size[len(index) + 1 :], strict=True))
+            if [n for _, n in columns] == list(tail[1:]):
+                fill(stored.at(at), low - first, part)
+                covered += part.numel()
+                continue
             block = stored.at(at).read(low - first, high - first)
-            columns = zip(offset[len(index) + 1 :], size[len(index) + 1 :], strict=True)
-            place = (slice(low - rows[0], high - rows[0]), *(slice(o, o + n) for o, n in columns))
-            target[place] = block
+            part[(slice(None), *(slice(o, o + n) for o, n in columns))] = block
             covered += block.numel()
         if covered != target.numel():
             raise InputError(

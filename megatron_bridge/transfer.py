@@ -1,8 +1,8 @@
-"""Tensors moved between a Hugging Face folder and a checkpoint, in blocks and by processes.
+"""Tensors moved between a Hugging Face folder and a checkpoint, in blocks and by threads.
 
 Work is cut into groups that depend on the model alone, so that the bytes written depend neither on
-the memory nor on the number of processes. Each process opens both sides for itself and holds one
-block at a time.
+the memory nor on the number of threads. Each thread opens both sides for itself and holds one block
+at a time.
 """
 
 from __future__ import annotations
@@ -11,8 +11,9 @@ import functools
 import json
 import math
 import os
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -27,14 +28,14 @@ from megatron_bridge.mapping import Bound
 from megatron_bridge.megatron_lm import folder as megatron_side
 from megatron_bridge.megatron_lm import view
 from megatron_bridge.sources.source import Source
-from megatron_bridge.sources.stored import BLOCK_BYTES, raw
+from megatron_bridge.sources.stored import BLOCK_BYTES, fill, raw
 from megatron_bridge.tensors import Tensors
 
 if TYPE_CHECKING:
     import torch
 
 GROUP_BYTES = 256 * 2**20
-"""What one process takes at a time, and what is done again after a kill."""
+"""What one thread takes at a time, and what is done again after a kill."""
 WHOLE = -1
 """A piece's part when it is all parts at once."""
 
@@ -55,7 +56,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Job:
-    """What a process needs to open both sides: paths and choices, no tensors."""
+    """What it takes to open both sides: paths and choices, no tensors."""
 
     config: Path
     """The folder of the Hugging Face side's `config.json`."""
@@ -71,7 +72,7 @@ class Job:
 
 
 class Side:
-    """One process's view of a job."""
+    """One thread's view of a job."""
 
     def __init__(self, job: Job) -> None:
         self.job = job
@@ -181,6 +182,8 @@ class Side:
             target = block[run.whole_start - piece.start :][: run.length]
             if run.part == PADDING:
                 target.zero_()
+            elif self.notes is None:
+                fill(stored[run.part], run.part_start, target)
             else:
                 end = run.part_start + run.length
                 target.copy_(self._read(bound.hf[run.part], dtype, run.part_start, end))
@@ -215,7 +218,7 @@ class Side:
             self.reader.read(key, index, run.whole_start, run.whole_start + run.length)
             for run in runs
         ]
-        yield bound.hf[piece.part], piece.start, torch.cat(rows)
+        yield bound.hf[piece.part], piece.start, rows[0] if len(rows) == 1 else torch.cat(rows)
 
     def has_padding(self, bound: Bound) -> bool:
         """True where the Megatron tensor holds values in the padding of the vocabulary."""
@@ -237,31 +240,28 @@ class Side:
         return self._maps[key]
 
 
-_open: list[Side] = []
+class Sides:
+    """A job, opened by each thread that works on it; closes for all of them."""
 
+    def __init__(self, job: Job) -> None:
+        self.job = job
+        self._opened: list[Side] = []
+        self._of_thread = threading.local()
 
-def side(job: Job) -> Side:
-    """Return a job opened, the same one until another is asked for, which closes it."""
-    if not _open or _open[0].job != job:
-        close()
-        _open.append(Side(job))
-    return _open[0]
+    def mine(self) -> Side:
+        """Return this thread's view of the job."""
+        if not hasattr(self._of_thread, "side"):
+            self._of_thread.side = Side(self.job)
+            self._opened.append(self._of_thread.side)
+        found: Side = self._of_thread.side
+        return found
 
+    def __enter__(self) -> Sides:
+        return self
 
-def close() -> None:
-    """Close what `side` has opened in this process: a later job must find the files anew."""
-    while _open:
-        _open.pop().close()
-
-
-@contextmanager
-def closing() -> Iterator[None]:
-    """Close what the block opens."""
-    close()
-    try:
-        yield
-    finally:
-        close()
+    def __exit__(self, *_: object) -> None:
+        for one in self._opened:
+            one.close()
 
 
 def groups(
@@ -297,7 +297,7 @@ def groups(
     return found
 
 
-def write_checkpoint(job: Job, folder: Path, numbered: tuple[int, Group]) -> dict[str, Any]:
+def write_checkpoint(sides: Sides, folder: Path, numbered: tuple[int, Group]) -> dict[str, Any]:
     """Write one group of a checkpoint into its own file.
 
     Returns:
@@ -305,7 +305,7 @@ def write_checkpoint(job: Job, folder: Path, numbered: tuple[int, Group]) -> dic
         read of it, and `fetched`, in bytes.
     """
     number, group = numbered
-    one = side(job)
+    one = sides.mine()
     before = one.fetched
     chunks = [_chunk(one, piece) for piece in group]
     placed = torch_dist.write_file(folder / f"__{number}_0.distcp", chunks)
@@ -316,10 +316,10 @@ def write_checkpoint(job: Job, folder: Path, numbered: tuple[int, Group]) -> dic
 
 
 def write_tensors(
-    job: Job, folder: Path, places: Mapping[str, hf.Place], numbered: tuple[int, Group]
+    sides: Sides, folder: Path, places: Mapping[str, hf.Place], numbered: tuple[int, Group]
 ) -> int:
     """Write one group of Hugging Face tensors into files whose headers are there already."""
-    one, written = side(job), 0
+    one, written = sides.mine(), 0
     with ExitStack() as stack:
         files: dict[str, Any] = {}
         for piece in numbered[1]:
@@ -336,14 +336,14 @@ def write_tensors(
     return written
 
 
-def compare(job: Job, numbered: tuple[int, Group]) -> dict[str, tuple[str, str]]:
+def compare(sides: Sides, numbered: tuple[int, Group]) -> dict[str, tuple[str, str]]:
     """Compare one group of tensors on both sides, block by block.
 
     Returns:
         By Hugging Face name: the digest of its tensor there, and how the other side's is: "equal",
         "cast" (equal after a cast to the narrower format), or a word for what is wrong.
     """
-    one = side(job)
+    one = sides.mine()
     found: dict[str, Direct | Again] = {}
     for piece in numbered[1]:
         for name, row, other in one.unpacked(piece):

@@ -27,13 +27,12 @@ from megatron_bridge.runner import Progress, Runner
 from megatron_bridge.sources import source as sources
 from megatron_bridge.sources.source import Source
 from megatron_bridge.tensors import Tensors
-from megatron_bridge.transfer import Job
+from megatron_bridge.transfer import Job, Sides
 
 if TYPE_CHECKING:
     import torch
 
 
-@transfer.closing()
 def verify(
     hf_dir: Path | str,
     folder: Path | str,
@@ -49,7 +48,7 @@ def verify(
         hf_dir: the folder, or its URL as text.
         folder: the checkpoint.
         proof: what is compared beside the tensors; the architecture by default.
-        memory: a ceiling in bytes, for all processes together; by default half of the machine's.
+        memory: a ceiling in bytes, by default half of the machine's.
         progress: called as groups of tensors are compared.
 
     Raises:
@@ -68,23 +67,24 @@ def _verify(
         prefix = Conversion.of_weights(weights).hf_prefix
     proof.check_source(source)
     job = Job(source.files, source, folder, hf_prefix=prefix)
-    proof.check(transfer.side(job).model)
-    with proof.begin(Conversion.of_folder(folder / checkpoint.HF_FILES)) as building:
-        one = transfer.side(job)
-        run = Runner(len(one.model.bounds), memory, one.total_bytes, progress)
-        found = certify("verify", job, run)
-        add_architecture(found, one.model, source.files, building)
+    with Sides(job) as sides:
+        one = sides.mine()
+        proof.check(one.model)
+        with proof.begin(Conversion.of_folder(folder / checkpoint.HF_FILES)) as building:
+            run = Runner(len(one.model.bounds), memory, one.total_bytes, progress)
+            found = certify("verify", sides, run)
+            add_architecture(found, one.model, source.files, building)
     add_answers(found, proof, source.files, folder)
     return found
 
 
-def certify(kind: str, job: Job, run: Runner, journal: Journal | None = None) -> dict[str, Any]:
+def certify(kind: str, sides: Sides, run: Runner, journal: Journal | None = None) -> dict[str, Any]:
     """Read both sides back from disk and compare them, block by block.
 
     Where the two differ in number format, the wider one is cast to the narrower, as the conversion
     did; the certificate says so.
     """
-    one = transfer.side(job)
+    one = sides.mine()
     model, weights, reader = one.model, one.weights, one.reader
     names, left_out = model.weight_names(weights), model.left_out(weights)
     passed = set(weights.names) - set(names)
@@ -97,7 +97,7 @@ def certify(kind: str, job: Job, run: Runner, journal: Journal | None = None) ->
     cast: list[str] = []
     if not problems:
         pieces = transfer.groups(one, one.stored_spec, parts=True)
-        compared = run(functools.partial(transfer.compare, job), pieces, journal, "compare")
+        compared = run(functools.partial(transfer.compare, sides), pieces, journal, "compare")
         results = {name: result for group in compared for name, result in group.items()}
         for bound in model.bounds:
             for name in bound.hf:

@@ -10,7 +10,6 @@ import re
 import shutil
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -69,7 +68,8 @@ class LocalLauncher:
                 while child.poll() is None:
                     if on_tick is not None:
                         on_tick()
-                    time.sleep(_TICK)
+                    with contextlib.suppress(subprocess.TimeoutExpired):
+                        child.wait(_TICK)
             finally:
                 # torchrun ends its ranks on SIGTERM; they also die with it.
                 if child.poll() is None:

@@ -2,7 +2,10 @@
 
 `torch_dist` does not depend on the layout of the run that wrote it, and Megatron-LM loads it at any
 other. No model is built and no process group: a block of a tensor is read from the ranks' files and
-written.
+written. A distributed optimizer's state gets the form that Megatron-LM calls `fully_reshardable`.
+
+Megatron-LM's loss counts the rows that pad its vocabulary, and their number depends on the layout:
+the same `--make-vocab-size-divisible-by` times tensor parallelism keeps it.
 """
 
 from __future__ import annotations
@@ -19,13 +22,12 @@ from typing import TYPE_CHECKING, Any
 from megatron_bridge import torch_dist
 from megatron_bridge.errors import ConfigError
 from megatron_bridge.journal import Journal, unfinished
-from megatron_bridge.launch import pool
 from megatron_bridge.megatron_lm import extra_states
 from megatron_bridge.megatron_lm.folder import LATEST, open_run
 from megatron_bridge.megatron_lm.merging import Merged, merge
 from megatron_bridge.megatron_lm.optimizer import State, read_state
 from megatron_bridge.megatron_lm.ranks import Ranks, read
-from megatron_bridge.runner import Progress, workers
+from megatron_bridge.runner import Progress, run, threads
 from megatron_bridge.sources.inert import Named
 from megatron_bridge.sources.stored import BLOCK_BYTES, Stored
 from megatron_bridge.transfer import GROUP_BYTES
@@ -36,6 +38,7 @@ if TYPE_CHECKING:
 _RESHARDABLE = "fully_reshardable"
 """Megatron's name for a distributed optimizer's state that has the shapes of the parameters."""
 
+RELEASE = "release"
 VERSION = 1
 """Raised when the same checkpoint must give other bytes."""
 
@@ -72,7 +75,7 @@ def reshard(
         folder: what was given to `--save`, or one `iter_*` folder in it, in the `torch` format.
         out: a new or empty folder, which Megatron-LM takes as `--load`.
         progress: called as `progress(done, total, unit="tensors")`.
-        memory: a ceiling in bytes, for all processes together; by default half of the machine's.
+        memory: a ceiling in bytes, by default half of the machine's.
 
     Returns:
         What was written, and `left_out`: what `torch_dist` has no place for, and how much of it.
@@ -81,16 +84,16 @@ def reshard(
         ConfigError: the checkpoint is in `torch_dist` already, or `out` is not empty.
         InputError, MappingError: the checkpoint is incomplete, damaged or of an unknown kind.
     """
-    run = open_run(Path(folder))
-    if run.format != "torch":
+    found = open_run(Path(folder))
+    if found.format != "torch":
         raise ConfigError(
             "The checkpoint is in torch_dist already",
-            where=run.folder,
+            where=found.folder,
             expected="the torch format: mp_rank_* folders",
-            got=run.format,
+            got=found.format,
             fix="load it with Megatron-LM as it is, at any layout",
         )
-    source = Source.open(run.folder)
+    source = Source.open(found.folder)
     try:
         return _write(source, Path(out), progress, memory)
     finally:
@@ -102,16 +105,17 @@ def _write(
 ) -> dict[str, Any]:
     folder, iteration = source.ranks.folder, source.ranks.iteration or 0
     size = sum(math.prod(one.shape) * one.dtype.itemsize for one in source.tensors.values())
-    count = workers(memory, size)
     groups = list(_groups(source.tensors))
     identity = {"reshard": str(folder), "files": _files(folder), "version": VERSION}
     with unfinished(out, identity) as (partial, journal):
-        place = partial / f"iter_{iteration:07d}"
+        # A converted model, without a number of steps, lies in a folder of this name.
+        release = folder.name == RELEASE
+        place = partial / (RELEASE if release else f"iter_{iteration:07d}")
         place.mkdir(exist_ok=True)
         todo = [n for n in range(len(groups)) if journal.get(f"write-{n}") is None]
-        work = functools.partial(_write_group, folder, place)
+        work = functools.partial(_write_group, source, place)
         done = len(groups) - len(todo)
-        results = pool.run(work, [(n, groups[n]) for n in todo], min(count, len(todo) or 1))
+        results = run(work, [(n, groups[n]) for n in todo], threads(memory, size))
         for number, blocks in zip(todo, results, strict=True):
             journal.note(f"write-{number}", blocks)
             done += 1
@@ -122,7 +126,8 @@ def _write(
         files, merged = source.ranks.files, source.ranks.merged
         empty = extra_states.keys(files, source.ranks.trees, merged)
         torch_dist.write_index(place, _placed(journal, len(groups)), common, empty)
-        (partial / LATEST).write_text(str(iteration), encoding="utf-8")
+        latest = RELEASE if release else str(iteration)
+        (partial / LATEST).write_text(latest, encoding="utf-8")
     return {
         "iteration": iteration,
         "tensors": len(source.ranks.merged),
@@ -159,17 +164,10 @@ def _groups(tensors: Mapping[str, Merged]) -> Iterator[list[Piece]]:
         yield group
 
 
-@functools.cache
-def _opened(folder: Path) -> Source:
-    """The source as a worker process sees it."""
-    return Source.open(folder)
-
-
 def _write_group(
-    folder: Path, place: Path, numbered: tuple[int, list[Piece]]
+    source: Source, place: Path, numbered: tuple[int, list[Piece]]
 ) -> list[dict[str, Any]]:
     number, group = numbered
-    source = _opened(folder)
     chunks = [_chunk(source, piece) for piece in group]
     placed = torch_dist.write_file(place / f"__{number}_0.distcp", chunks)
     return [block.model_dump() for block in placed]

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import torch
 
 
-BLOCK_BYTES = 32 * 2**20
+BLOCK_BYTES = 16 * 2**20
 """Tensors larger than this pass in blocks of rows."""
 COMPUTED_BYTES = 4 * 2**20
 """Computed rows pass in steps of this many bytes in float32: there are several copies of a step."""
@@ -128,6 +128,15 @@ def blocks(tensor: Readable) -> Iterator[tuple[int, int]]:
     height = max(1, BLOCK_BYTES // max(1, row_bytes))
     for start in range(0, tensor.shape[0], height):
         yield start, min(start + height, tensor.shape[0])
+
+
+def fill(tensor: Readable, start: int, target: torch.Tensor) -> None:
+    """Put rows from `start` on into a contiguous `target`, in its number format."""
+    if type(tensor) is Stored and tensor.dtype == target.dtype:
+        if target.numel():
+            tensor.file.read_into(tensor.offset + start * tensor.row_bytes, raw(target))
+    else:
+        target.copy_(tensor.read(start, start + len(target)))
 
 
 def raw(tensor: torch.Tensor) -> memoryview:

@@ -25,6 +25,10 @@ def work(text: str) -> None:
     spec = json.loads(text)
     # Read the same everywhere: on a GPU some of these parts are fused out of sight.
     os.environ["CUDA_VISIBLE_DEVICES"] = ""
+    # Megatron hands functions to the compiler as it is imported, which costs a second and 75 MiB;
+    # nothing is computed here.
+    compiler: Any = torch
+    compiler.compile = lambda function, *args, **options: function
     rank.join(ParallelConfig(), "float32")
     built = {name: _build_and_read(**model) for name, model in spec["models"].items()}
     Path(spec["out"]).write_text(json.dumps(built), encoding="utf-8")
@@ -35,7 +39,8 @@ def _build_and_read(fields: Mapping[str, Any], vocab_size: int, longest: int) ->
     from megatron_bridge.worker import model
 
     with torch.device("meta"):
-        gpt = model.build(fields, ParallelConfig(), vocab_size=vocab_size)
+        extras = {"perform_initialization": False}
+        gpt = model.build(fields, ParallelConfig(), vocab_size=vocab_size, extras=extras)
     weights = {n: t for n, t in gpt.state_dict().items() if isinstance(t, torch.Tensor)}
     vocabulary = ("embedding.word_embeddings.weight", "output_layer.weight")
     return {

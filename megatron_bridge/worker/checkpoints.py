@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pickle
 import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -16,9 +17,10 @@ from megatron.core.dist_checkpointing.mapping import (
     ShardedTensorFactory,
 )
 from megatron.core.models.gpt import GPTModel
+from torch.distributed.checkpoint.api import CheckpointException
 
 from megatron_bridge import checkpoint, torch_dist
-from megatron_bridge.errors import MappingError
+from megatron_bridge.errors import InputError, MappingError
 
 METADATA = {
     # Each data-parallel rank writes its own share; the other formats gather the whole state first.
@@ -34,11 +36,9 @@ def load_weights(model: GPTModel, folder: Path) -> None:
         MappingError: a weight is in the model and not in the checkpoint, or the other way round,
             or has another shape (the padding of the vocabulary apart).
     """
-    # The index is a pickle, which Megatron's reader opens without looking.
-    torch_dist.read_metadata(folder)
     weights = _weights(model)
     _check(weights, folder)
-    loaded = dist_checkpointing.load(weights, str(folder))
+    loaded = _loaded(weights, folder)
     model.load_state_dict({name: loaded[name] for name in weights}, strict=False)
 
 
@@ -58,13 +58,12 @@ def load(folder: Path, model: GPTModel, optimizer: Any, scheduler: Any) -> None:
 
     The gradients must be zero.
     """
-    torch_dist.read_metadata(folder)
     # Torch's AdamW has no state before its first step, and the distributed optimizer does not make
     # any when it loads: one step that changes nothing does.
     for group in optimizer.param_groups:
         group["lr"] = 0.0
     optimizer.step()
-    state = dist_checkpointing.load(_state(model, optimizer, scheduler, loading=True), str(folder))
+    state = _loaded(_state(model, optimizer, scheduler, loading=True), folder)
     model.load_state_dict(state["model"], strict=False)
     with torch.no_grad():
         optimizer.load_state_dict(state["optimizer"])
@@ -81,6 +80,26 @@ def link_side_files(source: Path, target: Path) -> None:
             os.link(path, place)
         except OSError:
             shutil.copyfile(path, place)
+
+
+def _loaded(state: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """Read a state through Megatron's reader; a pickle that names code is refused."""
+    # The index is a pickle too, and Megatron's reader opens it without looking.
+    torch_dist.read_metadata(folder)
+    try:
+        found: dict[str, Any] = dist_checkpointing.load(state, str(folder))
+    except (pickle.UnpicklingError, CheckpointException) as error:
+        failures = getattr(error, "failures", {0: (error, None)}).values()
+        if not any(isinstance(cause, pickle.UnpicklingError) for cause, _ in failures):
+            raise
+        raise InputError(
+            "The checkpoint names something that does not belong into one",
+            where=folder,
+            expected="tensors and plain values",
+            got="a pickle that torch refuses to load",
+            fix="do not open this checkpoint; it may have been made to run code",
+        ) from error
+    return found
 
 
 def _weights(model: GPTModel) -> dict[str, Any]:

@@ -222,7 +222,7 @@ def test_a_pickle_that_runs_code_is_refused_and_does_not_run(models, tmp_path) -
 @pytest.mark.parametrize(
     ("arguments", "status", "words"),
     [
-        (["import", "nowhere", "out"], 2, "no weights"),
+        (["import", "nowhere", "out"], 2, "no such folder"),
         (["export", "nowhere", "out"], 2, "not a finished checkpoint"),
         (["verify", "nowhere", "nowhere"], 2, "not a finished checkpoint"),
         (["logits", "nowhere", "--tokens", "no.json", "--out", "x"], 2, "No such file"),

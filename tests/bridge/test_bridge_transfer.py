@@ -110,7 +110,7 @@ def test_two_processes_write_the_same_bytes_as_one(
     small: None, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for number in (1, 2):
-        monkeypatch.setattr(runner, "workers", lambda *_, n=number: n)
+        monkeypatch.setattr(runner, "threads", lambda *_, n=number: n)
         import_hf(model, tmp_path / f"ckpt{number}", proof=TENSORS)
         export_hf(tmp_path / f"ckpt{number}", tmp_path / f"back{number}", proof=TENSORS)
     assert digests(tmp_path / "ckpt1") == digests(tmp_path / "ckpt2")

@@ -33,13 +33,13 @@ def weights_of(checkpoint: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in checkpoint.glob("*.distcp")}
 
 
-@pytest.mark.parametrize(("dtype", "workers"), [(None, 1), ("bfloat16", 1), (None, 2)])
+@pytest.mark.parametrize(("dtype", "threads"), [(None, 1), ("bfloat16", 1), (None, 2)])
 def test_an_import_fetches_the_model_once(
     served: Any, small: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
-    dtype: Any, workers: int,
+    dtype: Any, threads: int,
 ) -> None:  # fmt: skip
     local = import_hf(served.folder, tmp_path / "local", dtype, proof=TENSORS)
-    monkeypatch.setattr(runner, "workers", lambda *_: workers)
+    monkeypatch.setattr(runner, "threads", lambda *_: threads)
     found = import_hf(served.url, tmp_path / "out", dtype, proof=TENSORS)
     assert len(list((tmp_path / "out").glob("*.distcp"))) > 5
     assert weights_of(tmp_path / "out") == weights_of(tmp_path / "local")
