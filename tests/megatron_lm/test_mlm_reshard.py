@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import random
 import shutil
+import types
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -94,6 +97,30 @@ def test_buffers_are_laid_out_as_megatron_lays_them_out() -> None:
     assert buffers.layout([70, 10, 3], [False, False, True], None) == ([67, 3, 0], 137)
     # Buckets are closed when they are full; what is between them is not in the file.
     assert buffers.layout([70, 10, 3], [False] * 3, 60) == ([74, 64, 0], 144)
+
+
+@pytest.mark.skipif(not MEGATRON_LM, reason="needs megatron.training (megatron-core 0.19)")
+def test_buffers_of_any_sizes_are_laid_out_as_megatron_lays_them_out() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # Transformer Engine and Apex are not installed
+        from megatron.core.optimizer.distrib_optimizer import DistributedOptimizer
+    config, draw = types.SimpleNamespace(pad_buckets_for_high_nccl_busbw=False), random.Random(1)
+    for _ in range(300):
+        sizes = draw.choices([1, 7, 24, 63, 64, 65, 128, 500, 1000], k=draw.randint(1, 12))
+        alone = [n == draw.choice([0, len(sizes) - 1, -1]) for n in range(len(sizes))]
+        limit = draw.choice([None, 100, 700])
+        parameters = [torch.nn.Parameter(torch.empty(size)) for size in sizes]
+        for parameter, own in zip(parameters, alone, strict=True):
+            parameter.shared_embedding = own
+        theirs = DistributedOptimizer._compute_per_buffer_param_layout(
+            parameters, limit, draw.choice([1, 2, 3, 8]), config
+        )
+        lengths, wanted = theirs.per_bucket_numel_unpadded, []
+        for parameter in parameters:
+            start, _, bucket = theirs.param_index_map[parameter]
+            start -= theirs.bucket_indices[bucket][0]
+            wanted.append(sum(lengths[:bucket]) + start)
+        assert buffers.layout(sizes, alone, limit) == (wanted, sum(lengths))
 
 
 def test_what_is_left_out_is_counted(tmp_path: Path) -> None:
