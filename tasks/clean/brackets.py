@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable
 
 from tasks.clean.braces import BracePairs
-from tasks.clean.calls import Call
+from tasks.clean.calls import Call, superscript
 from tasks.clean.links import internal, is_furniture, variant
 from tasks.clean.marks import BREAK, DROPPED, PIPE
 from tasks.clean.tables import rows
@@ -34,7 +34,7 @@ _TOKEN = re.compile(
     r"|\}\}|\}-"
     r"|\|\}(?!\})"
     r"|\[(?:(?i:https?|ftps?|irc|news|mailto|git|svn):|//)"
-    r"|</?([a-zA-Z][a-zA-Z0-9]*)\b[^<>]*>"
+    r"|<(?:sup>\s*+([-+−–]?\d+)\s*+</sup>|rp>[^<]*+</rp>|/?([a-zA-Z][a-zA-Z0-9]*)\b[^<>]*>)"
 )
 _HEAD = re.compile(r"[^\[\]{}|<>]*+")
 _INSIDE_BRACKET = re.compile(r"[^\[\]\n]*+")
@@ -264,8 +264,12 @@ class Brackets:
         return match.end()
 
     def _tag(self, match: re.Match[str]) -> int:
-        name, buffer, closes = match[4].lower(), self._buffers[-1], match[0][1] == "/"
-        if name == "table":
+        buffer, closes = self._buffers[-1], match[0][1] == "/"
+        name = (match[5] or "").lower()
+        if not name:
+            # A power, or the brackets round a reading, which it gets below anyway.
+            buffer.append(superscript(match[4] or ""))
+        elif name == "table":
             if not closes:
                 self._push("<table")
             else:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import html
 import re
+from functools import lru_cache
 
 from tasks.clean.marks import BREAK, CAPTION, DROPPED, PIPE
 from tasks.clean.wiki import Ledger
 
 _MAGIC_WORD = re.compile(r"__(?:[A-Z]{3,30}|[^\W\d_a-zA-Z]{2,30})__")
-_ENTITY = re.compile(r"&(?:#\d{1,7}|#[xX][0-9a-fA-F]{1,6}|[a-zA-Z][a-zA-Z0-9]{1,30});")
-# In words not: what was escaped twice, and what a replacement would have to look at.
-_FREQUENT = {"&nbsp;": " ", "&ndash;": "–", "&mdash;": "—"}
+# An ampersand that was escaped itself stands for what it was: `&amp;nbsp;` is a space.
+_ENTITY = re.compile(r"&(?:amp;)*+(#\d{1,7};|#[xX][0-9a-fA-F]{1,6};|[a-zA-Z][a-zA-Z0-9]{1,30};|)")
 _INVISIBLE = {"\t": " ", "\xa0": " ", "\u200b": "", "\xad": "", "\u2060": ""}
 # Most gaps follow a word or a full stop and need no closing.
 _PLAIN_GAP = re.compile(r"\x01(?<=[^\s,;:、，；(（\x01]\x01)(?!\x01|[\s,;:、，；]*[)）])")
@@ -54,20 +54,24 @@ def tidy(text: str, ledger: Ledger) -> str:
 
 def decode(text: str) -> str:
     """Character entities, and once more what was escaped twice; invisible characters go."""
-    if "&" in text:
-        for entity, character in _FREQUENT.items():
-            text = text.replace(entity, character)
-        for _ in range(2):
-            if "&" in text:
-                text = _ENTITY.sub(_character, text)
+    text = _ENTITY.sub(_character, text)
     for character, shown in _INVISIBLE.items():
         text = text.replace(character, shown)
     return text
 
 
 def _character(match: re.Match[str]) -> str:
-    # A stand-in must not come from the page.
-    shown = html.unescape(match[0])
+    return _shown(match[0], match[1])
+
+
+@lru_cache(maxsize=4096)
+def _shown(source: str, name: str) -> str:
+    if not name:
+        return "&" if ";" in source else source
+    shown = html.unescape(f"&{name}")
+    # A name that is none stays; a stand-in must not come from the page.
+    if len(shown) > 2:
+        return f"&{name}"
     return shown if shown >= " " or shown in "\t\n" else ""
 
 

@@ -5,32 +5,40 @@ from __future__ import annotations
 import re
 from collections import Counter
 
-# In one pass; each pattern begins with a character that prose seldom has, which keeps it fast.
-_PATTERNS = {
-    "templates": r"\{\{|\}\}",
-    "tables": r"\{\||\|\}|\n[ ]*\|[-+}|]",
-    "links": r"\[\[|\]\]",
-    "external_links": r"\[(?:https?:|ftp:|mailto:)?//",
-    "comments": r"<!--|-->",
-    "references": r"</?(?i:ref|references)\b[^<>\n]*>",
-    "tags": r"</?(?i:div|span|br|hr|p|sub|sup|small|big|center|table|td|tr|th|tbody|font|blockquote"
-    r"|math|chem|nowiki|gallery|code|pre|tt|i|b|s|u|em|strong|del|ins|li|ul|ol|dl|dd|dt|cite|abbr"
-    r"|ruby|rt|rp|noinclude|includeonly|onlyinclude|timeline|imagemap|syntaxhighlight|source|poem"
-    r"|section|score|templatestyles|mapframe|maplink|hiero)\b[^<>\n]*>",
-    "quotes": r"''",
-    "entities": r"&(?:[a-zA-Z][a-zA-Z0-9]{1,8}|#\d{1,7}|#[xX][0-9a-fA-F]{1,6});",
-    "headings": r"\n[ ]*=[^=\n][^\n]*=[ ]*(?=\n)|\n[ ]*==+[^=\n]+==+[ ]*(?=\n)",
-    "list_marks": r"\n[*#:;]",
-    "gaps": r"\([ ]*[,;:]|（[ ]*[、，；：,;]|\([ ]*\)|（[ ]*）",
-    "categories": r":(?<=\bCategory:)",
-    "images": r"\|(?:thumb|left|right|frame|upright|\d{1,4}px)\b",
-    "magic_words": r"__[A-Z]{3,30}__",
-    "attributes": r'="(?:(?<=\bstyle=")|(?<=\bclass=")|(?<=\balign=")|(?<=span=")|(?<=color=")'
-    r'|(?<=\bwidth="))',
-    "variants": r"-\{[^{}\n]{0,200}\}-",
-    "control": "[\x01-\x08]",
+from tasks.clean.marks import ALL
+
+# One pass finds all: each way begins with a literal, so that the regex engine skips prose fast, and
+# the empty group behind it tells which way it was.
+_WAYS: dict[str, tuple[str, ...]] = {
+    "templates": (r"\{\{", r"\}\}"),
+    "tables": (r"\{\|", r"\|\}", r"\n[ ]*\|[-+}|]"),
+    "links": (r"\[\[", r"\]\]"),
+    "external_links": (r"\[(?:https?:|ftp:|mailto:)?//",),
+    "comments": ("<!--", "-->"),
+    "references": (r"</?(?i:ref|references)\b[^<>\n]*>",),
+    "tags": (
+        r"</?(?i:div|span|br|hr|p|sub|sup|small|big|center|table|td|tr|th|tbody|font|blockquote"
+        r"|math|chem|nowiki|gallery|code|pre|tt|i|b|s|u|em|strong|del|ins|li|ul|ol|dl|dd|dt|cite"
+        r"|abbr|ruby|rt|rp|noinclude|includeonly|onlyinclude|timeline|imagemap|syntaxhighlight"
+        r"|source|poem|section|score|templatestyles|mapframe|maplink|hiero)\b[^<>\n]*>",
+    ),
+    "quotes": ("''",),
+    "entities": (r"&(?:[a-zA-Z][a-zA-Z0-9]{1,8}|#\d{1,7}|#[xX][0-9a-fA-F]{1,6});",),
+    "headings": (r"\n[ ]*=[^=\n][^\n]*=[ ]*(?=\n)", r"\n[ ]*==+[^=\n]+==+[ ]*(?=\n)"),
+    "list_marks": (r"\n[*#:;]",),
+    "gaps": (r"\([ ]*[,;:]", r"（[ ]*[、，；：,;]", r"\([ ]*\)", r"（[ ]*）"),
+    "categories": (r":(?<=\bCategory:)",),
+    "images": (r"\|(?:thumb|left|right|frame|upright|\d{1,4}px)\b",),
+    "magic_words": (r"__[A-Z]{3,30}__",),
+    "attributes": (
+        r'="(?:(?<=\bstyle=")|(?<=\bclass=")|(?<=\balign=")|(?<=span=")|(?<=color=")'
+        r'|(?<=\bwidth="))',
+    ),
+    "variants": (r"-\{[^{}\n]{0,200}\}-",),
+    "control": ALL,
 }
-_RESIDUE = re.compile("|".join(f"(?P<{name}>{pattern})" for name, pattern in _PATTERNS.items()))
+_NAMES = [name for name, ways in _WAYS.items() for _ in ways]
+_RESIDUE = re.compile("|".join(f"{way}()" for ways in _WAYS.values() for way in ways))
 
 
 def residue(text: str) -> Counter[str]:
@@ -41,7 +49,8 @@ def residue(text: str) -> Counter[str]:
     Args:
         text: paragraphs, one a line.
     """
-    return Counter(match.lastgroup or "" for match in _RESIDUE.finditer(f"\n{text}\n"))
+    matches = _RESIDUE.finditer(f"\n{text}\n")
+    return Counter(_NAMES[(match.lastindex or 1) - 1] for match in matches)
 
 
 def paragraphs_with_residue(text: str) -> list[str]:

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from tasks.clean.brackets import Brackets
-from tasks.clean.calls import superscript
 from tasks.clean.expansion import Expander
 from tasks.clean.lines import decode, tidy
 from tasks.clean.links import gallery
@@ -38,8 +37,6 @@ _HEADING = re.compile(r"\n=")
 # `[[target]]` or `[[target|label]]` without a prefix: nine links of ten. One group, so that
 # `split` gives the text and the labels in turn, without a call in Python.
 _PLAIN_LINK = re.compile(r"\[\[(?:[^\[\]{}|<>\n:]*+\|)?+([^\[\]{}|<>\n:#\s][^\[\]{}|<>\n:]*+)\]\]")
-_RAISED = re.compile(r"<sup>\s*([-+−–]?\d+)\s*</sup>")
-_BRACKETED_READING = re.compile(r"<rp>[^<]*+</rp>", re.I)
 _ASIDE_TOKEN = re.compile(f"{ASIDE}(\\d+){ASIDE}")
 
 
@@ -95,10 +92,6 @@ class _Page:
         text = self._set_aside(text)
         text = self._drop_references(text)
         text = self._show_plain_links(text)
-        if "<sup" in text:
-            text = _RAISED.sub(lambda match: superscript(match[1]), text)
-        if "<rp" in text:
-            text = _BRACKETED_READING.sub("", text)
         return Brackets(self._wiki, self._ledger, self._deadline, self.expand).run(text)
 
     def restore(self, text: str) -> str:

@@ -77,7 +77,8 @@ def test_prose_has_no_residue() -> None:
 PIECES = """{{ }} {{{ }}} [[ ]] [http://a ] {| |} || !! | = ''' '' <ref> </ref> <!-- --> <nowiki>
 </nowiki> <math> </math> <gallery> </gallery> <table> <td> </table> <br> -{ }- &nbsp; &#1; __TOC__
 File:a.jpg|thumb| Category: #if: #switch: #expr: convert|5|m lang|fr| T| {{T| {{Loop}} {{{1|
-{{#time:Y| <ruby> <rt> <sup>2</sup> \x01 \x031\x03 {{!}} {{coord|1|2|N| 中文 （ ） ( ) , ; word""".split()
+{{#time:Y| <ruby> <rt> <sup>2</sup> \x01 \x031\x03 {{!}} {{coord|1|2|N|
+中文 （ ） ( ) , ; word""".split()
 LIBRARY = {
     "T": "{{#if:{{{1|}}}|[[{{{1}}}]] {{T2|{{{1}}}}}}}",
     "T2": "{| {{{1}}}\n",
