@@ -7,6 +7,7 @@ a time is bounded by `block`, not by the corpus.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -72,6 +73,26 @@ def first_of(hashes: Any, block: int = _BLOCK) -> Any:
     import numpy as np
 
     result = np.arange(len(hashes))
+    for members, starts, counts in _equals(hashes, block):
+        result[members] = np.repeat(members[starts], counts)
+    return result
+
+
+def repeated(hashes: Any, block: int = _BLOCK) -> Any:
+    """Which numbers stood before, bool [n]; the rest as in `first_of`, at an eighth of its size."""
+    import numpy as np
+
+    result = np.zeros(len(hashes), bool)
+    for members, starts, _ in _equals(hashes, block):
+        result[members] = True
+        result[members[starts]] = False
+    return result
+
+
+def _equals(hashes: Any, block: int) -> Iterator[tuple[Any, Any, Any]]:
+    """Indices with equal numbers side by side and in order, where each run starts, its length."""
+    import numpy as np
+
     parts = max(1, -(-len(hashes) // block))
     for part in range(parts):
         # Equal numbers fall into one part.
@@ -79,12 +100,11 @@ def first_of(hashes: Any, block: int = _BLOCK) -> Any:
             start + _members(hashes[start : start + block], part, parts)
             for start in range(0, len(hashes), block)
         ]
-        mine = np.concatenate(found) if found else np.zeros(0, np.int64)
-        values = hashes[mine]
+        members = np.concatenate(found) if found else np.zeros(0, np.int64)
+        values = hashes[members]
         order = np.argsort(values, kind="stable")
         _, starts, counts = np.unique(values[order], return_index=True, return_counts=True)
-        result[mine[order]] = np.repeat(mine[order[starts]], counts)
-    return result
+        yield members[order], starts, counts
 
 
 def _members(hashes: Any, part: int, parts: int) -> Any:
@@ -93,7 +113,9 @@ def _members(hashes: Any, part: int, parts: int) -> Any:
     return np.flatnonzero((hashes != NONE) & (hashes % np.uint64(parts) == part))
 
 
-def near_duplicates(signatures: Any, threshold: float, block: int = _BLOCK) -> Any:
+def near_duplicates(
+    signatures: Any, threshold: float, among: Any = None, block: int = _BLOCK
+) -> Any:
     """For each document the first that it is nearly equal to, which is itself where it stays.
 
     Two are compared where all numbers of a band agree; the second goes where the share of equal
@@ -102,6 +124,7 @@ def near_duplicates(signatures: Any, threshold: float, block: int = _BLOCK) -> A
     Args:
         signatures: uint32 [documents, BANDS * ROWS].
         threshold: from 0 to 1.
+        among: bool [documents], those to look at; all where left out.
         block: about how many numbers to hold at a time.
 
     Returns:
@@ -110,7 +133,7 @@ def near_duplicates(signatures: Any, threshold: float, block: int = _BLOCK) -> A
     import numpy as np
 
     keeper = np.arange(len(signatures))
-    for later, earlier in _pairs(signatures, block):
+    for later, earlier in _pairs(signatures, among, block):
         # Where the earlier went too, what it repeats stands before both.
         stays = keeper[earlier]
         if keeper[later] == later and np.mean(signatures[later] == signatures[stays]) >= threshold:
@@ -118,7 +141,7 @@ def near_duplicates(signatures: Any, threshold: float, block: int = _BLOCK) -> A
     return keeper
 
 
-def _pairs(signatures: Any, block: int) -> Any:
+def _pairs(signatures: Any, among: Any, block: int) -> Any:
     """Documents that agree in a band, each with the band's first and with the one before it.
 
     Returns:
@@ -126,18 +149,16 @@ def _pairs(signatures: Any, block: int) -> Any:
     """
     import numpy as np
 
-    pairs = []
     documents = np.arange(len(signatures))
-    whole = np.concatenate(
-        [
-            np.asarray(signatures[start : start + block // BANDS]).any(axis=1)
-            for start in range(0, len(signatures), max(1, block // BANDS))
-        ]
-        or [np.zeros(0, bool)]
-    )
+    keys = np.zeros(len(signatures), np.uint64)
+    pairs = [np.zeros((0, 2), np.int64)]
     for band in range(BANDS):
-        numbers = np.asarray(signatures[:, band * ROWS : (band + 1) * ROWS]).astype(np.uint64)
-        keys = np.where(whole, sums(numbers.ravel(), documents * ROWS), np.uint64(NONE))
+        for start in range(0, len(signatures), block):
+            rows = np.asarray(signatures[start : start + block, band * ROWS : (band + 1) * ROWS])
+            numbers = sums(rows.astype(np.uint64).ravel(), np.arange(len(rows)) * ROWS)
+            keys[start : start + block] = np.where(rows.any(axis=1), numbers, np.uint64(NONE))
+        if among is not None:
+            keys[~among] = NONE
         first = first_of(keys, block)
         order = np.argsort(first, kind="stable")
         same = first[order[1:]] == first[order[:-1]]
