@@ -18,7 +18,7 @@ BANDS, ROWS = 14, 8
 _SHINGLE = 5
 # Marks a paragraph that is too short to be compared, and a document without any n-gram.
 NONE = 0
-_BLOCK = 1 << 22
+_BLOCK = 1 << 21
 
 
 class Marks(NamedTuple):
@@ -103,8 +103,9 @@ def _equals(hashes: Any, block: int) -> Iterator[tuple[Any, Any, Any]]:
         members = np.concatenate(found) if found else np.zeros(0, np.int64)
         values = hashes[members]
         order = np.argsort(values, kind="stable")
-        _, starts, counts = np.unique(values[order], return_index=True, return_counts=True)
-        yield members[order], starts, counts
+        values = values[order]
+        starts = np.flatnonzero(np.concatenate(([True], values[1:] != values[:-1]))[: len(values)])
+        yield members[order], starts, np.diff(np.append(starts, len(values)))
 
 
 def _members(hashes: Any, part: int, parts: int) -> Any:

@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from tasks.clean.dedup import BANDS, NONE, ROWS, Marks, first_of, near_duplicates, repeated
 
 Reason = Literal["duplicate", "near_duplicate"]
-_BLOCK = 1 << 22
+_BLOCK = 1 << 21
 _FILES = {"documents": "u8", "paragraphs": "u8", "lines": "i8", "signatures": "u4"}
 
 
