@@ -81,6 +81,15 @@ class Conversion:
             return bound.row.layout.pack(parts, self.shape)
         except MappingError as error:
             raise MappingError(str(error), where=", ".join(bound.hf)) from error
+        # What torch says of tensors that cannot be put together.
+        except RuntimeError as error:
+            raise MappingError(
+                "The weights do not fit config.json",
+                where=", ".join(bound.hf),
+                expected=f"tensors that make one of {' x '.join(bound.row.sizes)}",
+                got=", ".join(str(list(part.shape)) for part in parts),
+                fix="use the config.json that belongs to the weights",
+            ) from error
 
     def unpack(self, bound: Bound, whole: torch.Tensor) -> list[torch.Tensor]:
         """The Megatron tensor to Hugging Face tensors."""

@@ -184,8 +184,20 @@ def _renamed(
                 claimed.add(name)
                 result[hf] = _own(found[name], bound, shape.experts)
                 if named == "llama" and re.search(r"\.attn_[qk]\.", name):
-                    result[hf] = HalfByHalf(result[hf], shape.head_dim)
+                    result[hf] = _by_halves(result[hf], shape.head_dim)
     return result | {name: found[name] for name in found.keys() - claimed}
+
+
+def _by_halves(pairs: Readable, head_dim: int) -> Readable:
+    if pairs.shape[0] % head_dim:
+        raise InputError(
+            "The heads of a GGUF file are not whole",
+            where=pairs.where,
+            expected=f"queries and keys of {head_dim} rows a head, as its facts say",
+            got=f"a tensor of {list(pairs.shape)}",
+            fix="fetch the file again",
+        )
+    return HalfByHalf(pairs, head_dim)
 
 
 def _own(tensor: Stored | Quantised, bound: Bound, experts: int) -> Stored | Quantised:

@@ -85,6 +85,8 @@ def make(file: Ranges, facts: Facts, kinds: Kinds, factors: Sequence[float]) -> 
     model_type, name = _architecture(read)
     hidden, heads = read.count("embedding_length"), read.count("attention.head_count")
     head_dim = read.count("attention.key_length", hidden // heads)
+    if head_dim % 2:
+        raise damaged(file, f"heads of {head_dim}, which has no half for rotary positions")
     read.same("attention.value_length", head_dim)
     read.same("rope.dimension_count", head_dim)
     layers = read.count("block_count")
@@ -153,7 +155,7 @@ class _Facts:
 
     def real(self, name: str, default: float | None = None) -> float:
         value = self.get(name, default)
-        if not isinstance(value, float) or not math.isfinite(value) or value <= 0:
+        if not isinstance(value, float) or not 1e-30 < value < 1e30:
             raise damaged(self.file, f"{self.architecture}.{name} {value!r}")
         return _shortest(value)
 
@@ -244,7 +246,7 @@ def _llama3(read: _Facts, factors: Sequence[float], head_dim: int, theta: float)
     factor = _shortest(max(factors))
     low, high, length = LLAMA3_ROPE.values()
     expected = []
-    for pair in range(head_dim // 2):
+    for pair in range(head_dim // 2 if 1 <= factor < 1e6 else 0):
         turns = length * theta ** (-2 * pair / head_dim) / (2 * math.pi)
         smooth = min(1.0, max(0.0, (turns - low) / (high - low)))
         expected.append(1 / ((1 - smooth) / factor + smooth))

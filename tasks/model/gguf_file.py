@@ -14,7 +14,8 @@ from typing import Any
 
 import torch
 
-from megatron_bridge import hf
+from megatron_bridge import hf, mapping, transfer
+from megatron_bridge.errors import MappingError
 from megatron_bridge.sources import source as sources
 from megatron_bridge.sources.safetensors_file import CODES
 from megatron_bridge.sources.stored import blocks, raw
@@ -28,8 +29,10 @@ def convert(path: Path, out: Path, progress: Callable[..., None]) -> dict[str, A
 
     Raises:
         InputError: the file is damaged, or its architecture or tokenizer is not supported.
+        MappingError: its tensors are not those of a model of its `config.json`.
     """
     with sources.opened(path) as source, hf.Weights(source) as weights:
+        check(source, weights)
         for file in hf.carried_files(source.files):
             shutil.copyfile(file, out / file.name)
         config = json.loads((out / "config.json").read_text(encoding="utf-8"))
@@ -44,6 +47,23 @@ def convert(path: Path, out: Path, progress: Callable[..., None]) -> dict[str, A
             ).numel()
     used = ", ".join(name for name, _ in formats.most_common())
     return {"weights": f"dequantised from {used}", "name": source.name or None}
+
+
+def check(source: sources.Source, weights: hf.Weights) -> None:
+    """Refuse a file whose tensors are not exactly those that its `config.json` names."""
+    one = transfer.Side(transfer.Job(source.files, source))
+    try:
+        problems = mapping.check(one.model.family, one.model.shape, hf_names=weights.names)
+        if problems:
+            raise MappingError(
+                f"{len(problems)} tensors of the GGUF file cannot be mapped", where=source.weights,
+                expected=f"those of a {one.model.family.model_type} model, each once",
+                got="; ".join(problems[:8]), fix="start from the model's Hugging Face folder",
+            )  # fmt: skip
+        for bound in one.model.bounds:
+            one.packed_spec(bound)
+    finally:
+        one.close()
 
 
 def write_weights(weights: hf.Weights, out: Path, progress: Callable[..., None]) -> None:

@@ -14,7 +14,7 @@ from tokenizers import Tokenizer, pre_tokenizers
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from tasks.core import sources
-from tasks.core.errors import InputError
+from tasks.core.errors import InputError, PipelineError
 from tasks.core.store import Store
 from tasks.model import gguf_file
 from tasks.model.task import ModelConfig, model
@@ -144,6 +144,22 @@ def test_a_file_cut_short_is_refused(toy: Path, tmp_path: Path) -> None:
     write_gguf(toy, path)
     path.write_bytes(path.read_bytes()[:100_000])
     with pytest.raises(InputError, match="cannot be read"):
+        model.build(Store(tmp_path / "store"), ModelConfig(source=str(path)))
+
+
+def test_a_tensor_without_a_place_or_of_another_shape_is_refused(toy: Path, tmp_path: Path) -> None:
+    path = tmp_path / "toy.gguf"
+    write_gguf(toy, path)
+    data = path.read_bytes()
+    assert data.count(b"blk.0.ffn_up.weight") == 1
+    path.write_bytes(data.replace(b"blk.0.ffn_up.weight", b"blk.0.ffn_xx.weight"))
+    with pytest.raises(PipelineError, match=r"blk\.0\.ffn_xx\.weight"):
+        model.build(Store(tmp_path / "store"), ModelConfig(source=str(path)))
+    name = b"llama.feed_forward_length"
+    place = data.index(name) + len(name) + 4
+    size = int.from_bytes(data[place : place + 4], "little")
+    path.write_bytes(data[:place] + (size + 1).to_bytes(4, "little") + data[place + 4 :])
+    with pytest.raises(PipelineError, match="do not fit"):
         model.build(Store(tmp_path / "store"), ModelConfig(source=str(path)))
 
 

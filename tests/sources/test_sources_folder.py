@@ -13,7 +13,7 @@ import toys
 from safetensors.torch import load_file, save_file
 
 from megatron_bridge.convert import import_hf
-from megatron_bridge.errors import InputError
+from megatron_bridge.errors import InputError, MappingError
 from megatron_bridge.hf import Weights
 from megatron_bridge.proof import TENSORS
 from megatron_bridge.sources.source import Source
@@ -88,6 +88,14 @@ def test_a_malicious_torch_file_is_refused_before_it_runs(model: Any, tmp_path: 
         import_hf(folder, tmp_path / "out", proof=TENSORS)
     assert not (tmp_path / "ran").exists()
     assert not (tmp_path / "out").exists()
+
+
+def test_tensors_of_other_widths_are_told_by_name(model: Any, tmp_path: Path) -> None:
+    folder, tensors = model
+    name = "model.layers.0.self_attn.k_proj.weight"
+    save_file(tensors | {name: torch.ones(40, 50)}, folder / "model.safetensors")
+    with pytest.raises(MappingError, match=r"k_proj.*\[40, 50\]"):
+        import_hf(folder, tmp_path / "out", proof=TENSORS)
 
 
 def test_one_name_in_two_files_is_refused(model: Any) -> None:

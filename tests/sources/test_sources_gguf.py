@@ -133,15 +133,6 @@ def test_transformers_reads_the_same_tensors(case: Any) -> None:
         assert config[key] == getattr(loaded.config, key)
 
 
-def test_rows_that_are_left_in_pairs_are_another_model(tmp_path: Path) -> None:
-    config = save("llama", tmp_path / "hf")
-    tensors = load_file(tmp_path / "hf" / "model.safetensors")
-    meant = gguf_writer.write(tmp_path / "toy.gguf", tensors, config, "llama")
-    paired = gguf_writer.pairs(meant[Q].numpy(), 32)
-    assert not np.array_equal(paired, meant[Q].numpy())
-    assert not np.array_equal(gguf_writer.halves(paired[::-1], 32), meant[Q].numpy())
-
-
 ALL = [kind for kind in Type if kind in gguf.quants._type_traits and kind != Type.BF16]
 
 
@@ -160,6 +151,19 @@ def test_blocks_of_rows_are_gguf_s_own_whole_tensor(tmp_path: Path, kind: Type) 
         ours = found.read(start, stop).numpy()
         assert np.array_equal(ours, whole[start:stop], equal_nan=True)
     file.close()
+
+
+def test_rows_left_in_pairs_or_of_other_heads_are_another_model(
+    llama: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config, tensors = llama
+    meant = gguf_writer.write(tmp_path / "x.gguf", tensors, config, "llama")
+    right = gguf_source.HalfByHalf
+    for wrong in (lambda pairs, size: pairs, lambda pairs, size: right(pairs, size // 2)):
+        monkeypatch.setattr(gguf_source, "HalfByHalf", wrong)
+        with sources.opened(tmp_path / "x.gguf") as source, Weights(source) as weights:
+            assert weights.read(Q).shape == meant[Q].shape
+            assert not torch.equal(weights.read(Q), meant[Q])
 
 
 def with_bias(folder: Path, path: Path) -> dict[str, torch.Tensor]:
@@ -371,17 +375,19 @@ def test_damaged_and_malicious_headers_are_a_sentence(what: str, tmp_path: Path)
     ("name", "value"),
     [("block_count", 2**31 - 1), ("block_count", HUGE), ("block_count", 0),
      ("attention.head_count", 0), ("attention.head_count", 10**6), ("expert_count", 2**30),
-     ("embedding_length", 97), ("rope.dimension_count", 16)],
+     ("embedding_length", 97), ("rope.dimension_count", 16), ("attention.key_length", 33),
+     ("rope.freq_base", 1e300), ("rope.freq_base", float("nan"))],
 )  # fmt: skip
 def test_facts_that_cannot_be_are_a_sentence(
-    llama: Any, tmp_path: Path, name: str, value: int
+    llama: Any, tmp_path: Path, name: str, value: float
 ) -> None:
     config, tensors = llama
 
     def add(writer: gguf.GGUFWriter) -> None:
         for data in writer.kv_data:
             data.pop(f"llama.{name}", None)
-        writer.add_uint64(f"llama.{name}", value)
+        add_value = writer.add_uint64 if isinstance(value, int) else writer.add_float64
+        add_value(f"llama.{name}", value)
 
     gguf_writer.write(tmp_path / "x.gguf", tensors, config, "llama", add)
     with pytest.raises((InputError, MappingError, ConfigError)):
