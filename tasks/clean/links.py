@@ -7,7 +7,7 @@ import re
 from tasks.clean.marks import CAPTION, DROPPED
 from tasks.clean.wiki import Ledger, Wiki
 
-_LANGUAGE_PREFIX = re.compile(r"(?:[a-z]{2,3}(?:-[a-z]{2,8})*|simple)")
+_LANGUAGE_PREFIX = re.compile(r"(?:[a-z]{2,3}(?:-[a-z]{1,8})*|simple)")
 _OTHER_PREFIXES = {"doi", "rfc", "hdl", "bug", "mw", "wp", "wt", "s", "q", "b", "d", "m", "n", "v"}
 _MEDIA_FILE = re.compile(
     r"[^:|]+:[^|]*\.(?:jpe?g|png|gif|svg|tiff?|webp|xcf|og[agv]|webm|pdf|djvu|mp3|wav|flac|midi?)"

@@ -58,9 +58,9 @@ def _without_attributes(cell: str) -> str:
 
 def _row(cells: list[str]) -> str:
     cells = [stripped for cell in cells if (stripped := cell.strip(_BLANK))]
-    # A table of one cell a row only lays out a page: what it holds are paragraphs.
-    if len(cells) == 1:
-        return cells[0].replace(BREAK, "\n")
+    # A cell a row, or tables in cells, only lay out a page: what they hold are paragraphs.
+    if len(cells) == 1 or any(PIPE in cell and "\n" in cell for cell in cells):
+        return "\n".join(cells).replace(BREAK, "\n")
     return _DIVIDER.join(map(_on_one_line, cells))
 
 
@@ -69,6 +69,6 @@ def _on_one_line(cell: str) -> str:
         lines = cell.split("\n")
         # A list in a cell is an enumeration.
         joint = ", " if any(line[:1] in ("*", "#") for line in lines[1:]) else " "
-        items = (line.strip(_ITEM) for line in lines)
+        items = (line.lstrip(_ITEM).strip(_BLANK) for line in lines)
         cell = joint.join(filter(None, items))
     return cell.replace(BREAK, " ")

@@ -16,6 +16,20 @@ _SAMPLE = 300
 _LONGEST_TRACE = 5_000
 
 
+# A dump tells the wiki's names of its namespaces, but not their aliases, which older pages use.
+_FILES = frozenset(
+    "file image 文件 檔案 档案 图像 圖像 图片 圖片 ファイル 画像 파일 그림 datei bild fichier "
+    "archivo imagen ficheiro arquivo imagem immagine bestand afbeelding plik grafika soubor "
+    "obrázek fil tiedosto kuva fájl kép dosya resim файл изображение картинка зображення слика "
+    "датотека berkas gambar ملف صورة پرونده تصویر קובץ תמונה ไฟล์ ภาพ चित्र".split()
+)
+_HIDDEN = frozenset(
+    "media category 分类 分類 カテゴリ 분류 kategorie catégorie categoría categoria categorie "
+    "kategoria kategória kategori luokka категория категорія категорија تصنيف رده קטגוריה "
+    "หมวดหมู่ श्रेणी".split()
+)
+
+
 class PageTimeout(PipelineError):
     """A page took longer than it may; the run goes on without it."""
 
@@ -24,12 +38,12 @@ class PageTimeout(PipelineError):
 class Namespaces:
     """Which link prefixes (lower case) are no text where they stand: files and categories."""
 
-    files: frozenset[str] = frozenset({"file", "image"})
-    hidden: frozenset[str] = frozenset({"media", "category"})
+    files: frozenset[str] = _FILES
+    hidden: frozenset[str] = _HIDDEN
 
     @classmethod
     def of(cls, hidden: Iterable[str], files: Iterable[str] = ()) -> Namespaces:
-        """English names, which work on every wiki, and the wiki's own."""
+        """English names, which work on every wiki, frequent aliases, and the wiki's own."""
         return cls(cls.files | _lower(files), cls.hidden | _lower(hidden))
 
 

@@ -97,6 +97,9 @@ CASES = {
     "image without a frame": ("a [[File:B.jpg|20px|see c]] d", "a d"),
     "ruby": ("<ruby>漢字<rp>(</rp><rt>かんじ</rt><rp>)</rp></ruby>", "漢字（かんじ）"),
     "definition": ("; term : what it is", "term: what it is"),
+    "tables in cells": (
+        "{|\n| n\n|\n{|\n| 1 || #\n|-\n| 2 || b\n|}\n|}", "n\n1 | #\n2 | b"
+    ),
     "table in a template": ("{{box|\n{|\n| x\n|}}}\nb", "b"),
     "HTML table": ("a<table><tr><td>x</td></tr></table>b", "a\nx\nb"),
     "table not closed": ("a\n{|\n| x\n| y\nb", "a\nb"),
@@ -125,9 +128,12 @@ def test_markup_reads_as_worked_out_by_hand(markup: str, expected: str) -> None:
 
 
 def test_local_namespaces_come_from_the_dump() -> None:
-    markup = "[[ファイル:a.dat|thumb|x [[y]]]]本文[[画像一覧]]"
-    assert clean(markup, Wiki(Namespaces.of([], ["ファイル"]))).text == "本文画像一覧\nx y"
-    assert clean(markup).text != "本文画像一覧"
+    markup = "[[Fichèr:a.dat|thumb|x [[y]]]]Text[[Fichèr A]][[Categoria elegida:B]]"
+    names = Namespaces.of(["Categoria elegida"], ["Fichèr"])
+    assert clean(markup, Wiki(names)).text == "TextFichèr A\nx y"
+    assert clean(markup).text != "TextFichèr A\nx y"
+    aliases = "[[檔案:甲.dat|縮圖|乙]]文[[分類:丙]]"
+    assert clean(aliases).text == "文\n乙"
 
 
 def test_what_is_dropped_is_counted() -> None:

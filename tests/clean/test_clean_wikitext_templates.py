@@ -59,6 +59,7 @@ SHOWN = {
     "{{nihongo||東京}}": "(東京)",
     "a {{ket|x}}": "a |x⟩",
     "{{US$|5}} and {{£|6}}": "US$5 and £6",
+    "{{bibleverse|1|Cor|13:4}} {{bibleverse||Gen|1:1}}": "1 Cor 13:4 Gen 1:1",
     "{{ill|Ada|de|Ada (Name)|lt=she}}": "she",
 }
 
@@ -75,6 +76,7 @@ EASTERN = {
     "{{読み仮名|漢字|かんじ}}": "漢字（かんじ）",
     "{{仮リンク|名前|en|Name}}": "名前",
     "{{link-en|中文|English}}": "中文",
+    "某人{{bd|1893年|12月26日|1976年||Mou}}": "某人（1893年12月26日－1976年）",
 }
 
 
