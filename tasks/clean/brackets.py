@@ -71,6 +71,7 @@ class Brackets:
         buffers, handlers = self._buffers, self._handlers()
         finished = False
         while not finished:
+            self._deadline.check()
             finished = True
             for match in _TOKEN.finditer(text, pos):
                 start, end = match.span()
@@ -208,7 +209,6 @@ class Brackets:
         return shown or DROPPED
 
     def _expanded(self, name: str, source: str) -> str:
-        self._deadline.check()
         shown = self._expand(name, source)
         if not shown:
             return DROPPED

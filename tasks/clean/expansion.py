@@ -76,9 +76,6 @@ class Expander:
 
     def knows(self, name: str) -> bool:
         """True where a call by this name can be expanded."""
-        # Most names are those of templates, and most dumps at hand hold none.
-        if ":" not in name and not self._wiki.library:
-            return name in VARIABLES
         name = name.strip()
         name = _PREFIXES.sub("", name, count=1)
         word, colon, _ = name.partition(":")

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -32,13 +33,18 @@ class Templates:
     """What is shown of the templates of a table.
 
     Args:
-        renderers: by name, in lower case; a name may end or begin with `*`.
+        renderers: by name, in lower case; a name may end or begin with `*`. None shows nothing.
+
+    Attributes:
+        find: the renderer of a template by the name that a call gives; None where there is none,
+            or it shows nothing.
     """
 
     def __init__(self, renderers: Mapping[str, Renderer | None]) -> None:
         self._renderers = dict(renderers)
         self._ends = [name for name in renderers if "*" in name and len(name) > 1]
-        self._remembered: dict[str, Renderer | None] = {}
+        # Asked for each call on each page: a hit costs no call in Python.
+        self.find = lru_cache(maxsize=_MOST_REMEMBERED)(self._look_up)
 
     @classmethod
     def read(cls, table: str, where: str) -> Templates:
@@ -72,14 +78,9 @@ class Templates:
         """True where the table has a rule for a template, though it be to show nothing."""
         return self._key(name) is not None
 
-    def find(self, name: str) -> Renderer | None:
-        """The renderer of a template; None where there is none or it shows nothing."""
-        if name not in self._remembered:
-            if len(self._remembered) > _MOST_REMEMBERED:
-                self._remembered.clear()
-            key = self._key(name)
-            self._remembered[name] = None if key is None else self._renderers[key]
-        return self._remembered[name]
+    def _look_up(self, name: str) -> Renderer | None:
+        key = self._key(name)
+        return None if key is None else self._renderers[key]
 
     def _key(self, name: str) -> str | None:
         name = " ".join(name.lower().replace("_", " ").split())

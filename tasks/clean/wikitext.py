@@ -15,7 +15,7 @@ from tasks.clean.expansion import Expander
 from tasks.clean.lines import decode, tidy
 from tasks.clean.links import gallery
 from tasks.clean.marks import ALL, APOSTROPHE, ASIDE, DROPPED, PIPE
-from tasks.clean.parser_functions import ERROR
+from tasks.clean.parser_functions import ERROR, VARIABLES
 from tasks.clean.templates import is_furniture
 from tasks.clean.wiki import Deadline, Ledger, Wiki
 
@@ -37,7 +37,7 @@ _HEADING = re.compile(r"\n=")
 # `[[target]]` or `[[target|label]]` without a prefix: nine links of ten. One group, so that
 # `split` gives the text and the labels in turn, without a call in Python.
 _PLAIN_LINK = re.compile(r"\[\[(?:[^\[\]{}|<>\n:]*+\|)?+([^\[\]{}|<>\n:#\s][^\[\]{}|<>\n:]*+)\]\]")
-_ASIDE_TOKEN = re.compile(f"{ASIDE}(\\d+){ASIDE}")
+_ASIDE_TOKEN = re.compile(f"{ASIDE}(\\d{{1,9}}){ASIDE}")
 
 
 @dataclass
@@ -99,16 +99,17 @@ class _Page:
         for _ in range(3):
             if ASIDE not in text:
                 break
-            text = _ASIDE_TOKEN.sub(lambda match: self._aside[int(match[1])], text)
-        return text
+            text = _ASIDE_TOKEN.sub(self._piece, text)
+        return text.replace(ASIDE, "")
+
+    def _piece(self, match: re.Match[str]) -> str:
+        # A parser function may have cut or changed the number.
+        number = int(match[1])
+        return self._aside[number] if number < len(self._aside) else ""
 
     def expand(self, name: str, source: str) -> str | None:
         """A template of the wiki, or a parser function."""
-        if self._expander is None:
-            self._expander = Expander(self._wiki, self._title, self._ledger, self._deadline)
-        expanded = None
-        if not self._expanding and self._expander.knows(name):
-            expanded = self._expander.expand(source)
+        expanded = None if self._expanding else self._wikitext_of(name, source)
         if not expanded or ERROR in expanded or is_furniture(expanded):
             self._ledger.drop_template(_counted(name), source)
             return None
@@ -118,6 +119,14 @@ class _Page:
             return self.show(expanded)
         finally:
             self._expanding = False
+
+    def _wikitext_of(self, name: str, source: str) -> str | None:
+        # Most names are those of templates, and most dumps at hand hold none.
+        if not self._wiki.library and ":" not in name and name not in VARIABLES:
+            return None
+        if self._expander is None:
+            self._expander = Expander(self._wiki, self._title, self._ledger, self._deadline)
+        return self._expander.expand(source) if self._expander.knows(name) else None
 
     def _set_aside(self, text: str) -> str:
         """Cut out comments and furniture, and put placeholders for what is not wiki markup."""

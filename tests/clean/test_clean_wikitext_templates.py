@@ -141,6 +141,7 @@ EXPANDED = {
     "{{formatnum:1234567.5}} {{formatnum:1,234|R}}": "1,234,567.5 1234",
     "{{lc:{{{1|ABC}}}}}": "abc",
     "{{#tag:ref|note}}x": "x",
+    "{{#replace:<nowiki>d</nowiki>|0|7}}e": "e",
 }
 
 
