@@ -152,7 +152,9 @@ FILTERS: dict[str, Rule] = {
     "bullet_lines": Rule("max_bullet_lines", lambda m, _: m.bullet_lines),
     "ellipsis_lines": Rule("max_ellipsis_lines", lambda m, _: m.ellipsis_lines),
     "unpunctuated": Rule("max_unpunctuated_share", lambda m, _: m.unpunctuated),
-    "unlettered_words": Rule("max_unlettered_words", lambda m, _: m.unlettered_words, True),
+    "unlettered_words": Rule(
+        "max_unlettered_words", lambda m, limit: m.unlettered_words(limit), True
+    ),
     "no_stop_words": Rule("min_stop_words", lambda m, limit: m.stop_words(limit)),
     "lorem_ipsum": Rule("max_lorem_ipsum", lambda m, _: m.lorem_ipsum),
     "duplicate_lines": Rule("max_duplicate_lines", lambda m, _: m.duplicate_lines[0]),

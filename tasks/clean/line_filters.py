@@ -60,10 +60,22 @@ def _may_drop(text: str, limits: LineThresholds) -> bool:
     return (
         limits.min_line_words > 0
         or limits.punctuated_lines_only
-        or max(map(len, text.split()), default=0) > limits.max_word_length
+        or _has_long_word(text, limits.max_word_length)
         or (limits.drop_javascript_lines and _JAVASCRIPT.search(text) is not None)
         or (limits.drop_policy_lines and _POLICY.search(text) is not None)
     )
+
+
+def _has_long_word(text: str, limit: int) -> bool:
+    """Whether anywhere more than `limit` characters lie between two spaces or line breaks."""
+    start = 0
+    while start + limit < len(text):
+        end = start + limit + 1
+        space = max(text.rfind(" ", start, end), text.rfind("\n", start, end))
+        if space < 0:
+            return True
+        start = space + 1
+    return False
 
 
 def _rule_against(line: str, language: str, limits: LineThresholds) -> str | None:

@@ -67,27 +67,38 @@ class Measures:
 
     @cached_property
     def count(self) -> int:
-        """Words with a letter or digit; in unspaced scripts, half the characters and the rest."""
+        """Words; in unspaced scripts, half the characters and the rest.
+
+        What a splitter calls a word counts where it has a letter or digit; between spaces a mark
+        seldom stands alone.
+        """
         if self.unspaced:
-            spaced = _UNSPACED_RUN.sub(" ", self.text).split()
-            return self.unspaced // 2 + sum(1 for word in spaced if _LETTER_OR_DIGIT.search(word))
-        return len(self._words) - self._marks
+            rest = _UNSPACED_RUN.sub(" ", self.text).split()
+            return self.unspaced // 2 + sum(1 for word in rest if _LETTER_OR_DIGIT.search(word))
+        if self._between_spaces:
+            return len(self._words)
+        return sum(1 for word in self._words if _LETTER_OR_DIGIT.search(word))
 
     @cached_property
     def mean_word_length(self) -> float:
         """Characters a word; 0 where the script has no spaces."""
         if self.unspaced:
             return 0.0
-        return sum(map(len, self._words)) / max(1, self.count)
+        spaces = self.text.count(" ") + self.text.count("\n")
+        return (len(self.text) - spaces) / max(1, self.count)
 
-    @cached_property
-    def unlettered_words(self) -> float:
-        """Share of words without a letter, of those with a letter or digit; of characters where
-        the script has no spaces."""
+    def unlettered_words(self, limit: float) -> float:
+        """Share of words without a letter; of characters where the script has no spaces. If at most
+        `limit`, a bound that is too."""
         if self.unspaced:
             solid = self._solid
             return 1 - sum(map(str.isalpha, solid)) / max(1, len(solid))
-        return (len(self._unlettered) - self._marks) / max(1, self.count)
+        # `str.isalpha` settles most words at a fifth of a search's price.
+        bound = 1 - sum(map(str.isalpha, self._words)) / max(1, len(self._words))
+        if bound <= limit and self._between_spaces:
+            return bound
+        lettered = sum(1 for word in self._words if word.isalpha() or _LETTER.search(word))
+        return 1 - lettered / max(1, self.count)
 
     def per_word(self, *signs: str) -> float:
         """How often signs occur, a word."""
@@ -155,21 +166,14 @@ class Measures:
     @cached_property
     def lorem_ipsum(self) -> int:
         """How often the printers' dummy text begins."""
+        if not any(words in self.text for words in ("orem ipsum", "orem Ipsum", "OREM IPSUM")):
+            return 0
         return self.text.lower().count("lorem ipsum")
 
     @cached_property
     def _solid(self) -> str:
         """All characters but spaces."""
         return "".join(self.text.split())
-
-    @cached_property
-    def _unlettered(self) -> list[str]:
-        # `str.isalpha` settles most words at a fifth of a search's price.
-        return [word for word in self._words if not word.isalpha() and not _LETTER.search(word)]
-
-    @cached_property
-    def _marks(self) -> int:
-        return sum(1 for word in self._unlettered if not _LETTER_OR_DIGIT.search(word))
 
 
 def _duplicates(parts: list[str], length: int) -> tuple[float, float]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
 import re
+import sys
 from functools import cache
 from typing import Any, Literal
 
@@ -36,9 +38,8 @@ def split_words(text: str, language: str, splitter: Splitter) -> list[str]:
         return [token.text for token in _spacy(_code(language))(text) if not token.is_space]
     if splitter == "none" or _code(language) not in _PUNKT_LANGUAGES:
         return text.split()
-    from nltk.tokenize import NLTKWordTokenizer
-
-    words, punkt = NLTKWordTokenizer(), _punkt(_PUNKT_LANGUAGES[_code(language)])
+    words = _nltk("nltk.tokenize.destructive").NLTKWordTokenizer()
+    punkt = _punkt(_PUNKT_LANGUAGES[_code(language)])
     return [
         word
         for line in text.split("\n")
@@ -92,15 +93,30 @@ def _code(language: str) -> str:
 def _punkt(language: str) -> Any:
     """nltk's tokenizer with the model that comes as a package: nltk's own is a download."""
     import punkt
-    from nltk.tokenize.punkt import PunktParameters, PunktSentenceTokenizer
 
+    nltk = _nltk("nltk.tokenize.punkt")
     model = punkt.load_model(language)
-    parameters = PunktParameters()
+    parameters = nltk.PunktParameters()
     parameters.abbrev_types = set(model.abbrev_types)
     parameters.collocations = set(model.collocations)
     parameters.sent_starters = set(model.sent_starters)
     parameters.ortho_context.update(model.ortho_context)
-    return PunktSentenceTokenizer(parameters)
+    return nltk.PunktSentenceTokenizer(parameters)
+
+
+@cache
+def _nltk(module: str) -> Any:
+    """A module of nltk, without what its package would bring along to no use here.
+
+    Where scikit-learn is installed, `import nltk` takes 2 s and 176 MB for it, in every worker.
+    """
+    hidden = [name for name in ("sklearn", "scipy", "pandas") if name not in sys.modules]
+    sys.modules.update(dict.fromkeys(hidden))  # type: ignore[arg-type]
+    try:
+        return importlib.import_module(module)
+    finally:
+        for name in hidden:
+            del sys.modules[name]
 
 
 @cache

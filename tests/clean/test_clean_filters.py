@@ -7,6 +7,9 @@ from __future__ import annotations
 
 import builtins
 import random
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -214,6 +217,20 @@ def test_the_splitter_decides_what_spaces_cannot() -> None:
     assert reason_to_drop(text, "en", _only(min_words=9, splitter="none")) is not None
     # Far from the limit nobody is asked.
     assert reason_to_drop(text, "en", _only(min_words=10)) == Verdict("too_few_words", 6, 10)
+
+
+def test_a_worker_that_asks_nltk_loads_no_more() -> None:
+    code = (
+        "import sys; from tasks.clean.splitters import split_words;"
+        "split_words('One is here. Two is there.', 'en', 'nltk');"
+        "print({'sklearn', 'scipy', 'pandas', 'torch'} & set(sys.modules));"
+        "import scipy"
+    )
+    root = Path(__file__).parents[2]
+    result = subprocess.run(
+        [sys.executable, "-c", code], cwd=root, capture_output=True, text=True, check=True
+    )
+    assert result.stdout.strip() == "set()"
 
 
 def test_spacy_is_asked_for_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
