@@ -21,7 +21,7 @@ _CLOSING = tuple(" .,;:!?)]。，、；）\n")
 _LIST_MARKS = frozenset("*#:;")
 _TABLE_MARKS = frozenset(f"|{PIPE}")
 # The quotes come first, so that the regex engine finds them fast.
-_ELISION = re.compile(r"'''(?<=\w''')(?=\w)")
+_ELISION = re.compile(r"'''(?<=[A-Za-zÀ-ɏ]''')(?=[A-Za-zÀ-ɏ])")
 # Longest first: four quotes are an apostrophe in bold, six one in bold italics.
 _QUOTES = re.compile(r"''(?:'(?:'')?)?")
 _SPACES = re.compile("  +")

@@ -16,8 +16,6 @@ _KNOWN = re.compile(
     r"""\s*+=\s*+(?:"[^"\n]*+"|'[^'\n]*+'|[^\s"'|]++))++\s*+[|!]?+""",
     re.I,
 )
-_CELLS = re.compile(r"\|\||!!")
-_DATA_CELLS = re.compile(r"\|\|")
 _BLANK = f" \t\n{DROPPED}{BREAK}"
 _ITEM = f" *#:;{DROPPED}"
 _DIVIDER = f" {PIPE} "
@@ -34,14 +32,15 @@ def rows(inner: str) -> str:
     # What follows `{|` on its line are attributes.
     for line in lines[1:]:
         stripped = line.lstrip(" \t:")
-        if stripped.startswith("|-"):
+        mark = stripped[:2]
+        if mark == "|-":
             found.append([])
-        elif stripped.startswith("|+"):
+        elif mark == "|+":
             found += [[_without_attributes(stripped[2:])], []]
-        elif stripped.startswith(("|", "!")):
-            divider = _DATA_CELLS if stripped[0] == "|" else _CELLS
-            cells = divider.split(stripped[1:])
-            found[-1] += [_without_attributes(cell) for cell in cells]
+        elif mark[:1] == "|":
+            found[-1] += map(_without_attributes, stripped[1:].split("||"))
+        elif mark[:1] == "!":
+            found[-1] += map(_without_attributes, stripped[1:].replace("!!", "||").split("||"))
         elif found[-1]:
             found[-1][-1] += "\n" + line
     return "\n".join(filter(None, map(_row, found)))

@@ -38,13 +38,17 @@ class Templates:
     Attributes:
         find: the renderer of a template by the name that a call gives; None where there is none,
             or it shows nothing.
+        knows: whether the table has a rule for a name, though it be to show nothing.
     """
 
     def __init__(self, renderers: Mapping[str, Renderer | None]) -> None:
         self._renderers = dict(renderers)
-        self._ends = [name for name in renderers if "*" in name and len(name) > 1]
+        # `*` alone is a template, too.
+        self._beginnings = tuple(key[:-1] for key in renderers if key[1:].endswith("*"))
+        self._endings = tuple(key[1:] for key in renderers if key[:-1].startswith("*"))
         # Asked for each call on each page: a hit costs no call in Python.
-        self.find = lru_cache(maxsize=_MOST_REMEMBERED)(self._look_up)
+        self.find = lru_cache(maxsize=_MOST_REMEMBERED)(self._find)
+        self.knows = lru_cache(maxsize=_MOST_REMEMBERED)(self._knows)
 
     @classmethod
     def read(cls, table: str, where: str) -> Templates:
@@ -74,22 +78,27 @@ class Templates:
         """This table with another's rules before its own."""
         return Templates({**self._renderers, **Templates.read(table, where)._renderers})
 
-    def knows(self, name: str) -> bool:
-        """True where the table has a rule for a template, though it be to show nothing."""
-        return self._key(name) is not None
-
-    def _look_up(self, name: str) -> Renderer | None:
+    def _find(self, name: str) -> Renderer | None:
         key = self._key(name)
         return None if key is None else self._renderers[key]
+
+    def _knows(self, name: str) -> bool:
+        return self._key(name) is not None
 
     def _key(self, name: str) -> str | None:
         name = " ".join(name.lower().replace("_", " ").split())
         if name in self._renderers:
             return name
-        for end in self._ends:
-            if name.startswith(end[:-1]) if end[-1] == "*" else name.endswith(end[1:]):
-                return end
+        if name.startswith(self._beginnings) or name.endswith(self._endings):
+            return next(key for key in self._renderers if "*" in key and _stands_for(key, name))
         return None
+
+
+def _stands_for(key: str, name: str) -> bool:
+    """True where a name begins or ends as a key with a `*` says."""
+    if len(key) == 1:
+        return False
+    return name.startswith(key[:-1]) if key[-1] == "*" else name.endswith(key[1:])
 
 
 def is_furniture(expanded: str) -> bool:
