@@ -153,7 +153,7 @@ FILTERS: dict[str, Rule] = {
     "ellipsis_lines": Rule("max_ellipsis_lines", lambda m, _: m.ellipsis_lines),
     "unpunctuated": Rule("max_unpunctuated_share", lambda m, _: m.unpunctuated),
     "unlettered_words": Rule(
-        "max_unlettered_words", lambda m, limit: m.unlettered_words(limit), True
+        "max_unlettered_words", lambda m, limit: m.unlettered_words(limit / _CLEAR), True
     ),
     "no_stop_words": Rule("min_stop_words", lambda m, limit: m.stop_words(limit)),
     "lorem_ipsum": Rule("max_lorem_ipsum", lambda m, _: m.lorem_ipsum),
