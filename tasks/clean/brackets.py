@@ -202,8 +202,7 @@ class Brackets:
         if renderer is None:
             return self._expanded(name, source)
         shown = renderer(Call.of(body, self._wiki.today, self._wiki.language))
-        if self._ledger.trace is not None:
-            self._ledger.note(f"template {name.strip()}", source, shown)
+        self._ledger.keep("templates", source, shown, name)
         if "\n" in shown and self._open["{|"]:
             shown = shown.replace("\n", BREAK)
         return shown or DROPPED
@@ -212,7 +211,7 @@ class Brackets:
         shown = self._expand(name, source)
         if not shown:
             return DROPPED
-        self._ledger.note(f"expanded {name.strip()}", source, shown)
+        self._ledger.keep("templates", source, shown, name)
         # What stands in another template's argument must not divide it.
         return shown.replace("|", PIPE) if self._open["{{"] else shown
 
@@ -235,7 +234,7 @@ class Brackets:
             return
         shown = rows(inner) if self._wiki.tables == "text" else ""
         if shown:
-            self._ledger.note("table", inner, shown)
+            self._ledger.keep("tables", inner, shown)
         else:
             self._ledger.drop("tables", inner)
         self._buffers[-1].append(f"\n{shown}\n")
@@ -259,7 +258,7 @@ class Brackets:
         inner = self._pop("-{")
         if inner is not None:
             shown = variant(inner, self._wiki.language)
-            self._ledger.note("variants", inner, shown)
+            self._ledger.keep("variants", inner, shown)
             self._buffers[-1].append(shown)
         return match.end()
 

@@ -109,7 +109,7 @@ def _file(inner: str, rest: str, wiki: Wiki, ledger: Ledger) -> str:
     if not shown:
         ledger.drop("files", inner)
         return DROPPED
-    ledger.note("caption", inner, shown)
+    ledger.keep("files", inner, shown)
     return f"{DROPPED}{CAPTION}{shown}{CAPTION}"
 
 

@@ -90,6 +90,7 @@ class Ledger:
 
     Attributes:
         lost: characters of wikitext that were dropped, by construct.
+        kept: characters that are shown of constructs whose markup is more than a mark.
         templates: dropped templates by name.
         samples: of each dropped template its first call on the page, cut to a few hundred
             characters.
@@ -99,6 +100,7 @@ class Ledger:
     """
 
     lost: Counter[str] = field(default_factory=Counter)
+    kept: Counter[str] = field(default_factory=Counter)
     templates: Counter[str] = field(default_factory=Counter)
     samples: dict[str, str] = field(default_factory=dict)
     table_rows: int = 0
@@ -117,6 +119,12 @@ class Ledger:
             self.samples[name] = source[:_SAMPLE]
         self.templates[name] += 1
         self.drop("templates", source)
+
+    def keep(self, construct: str, source: str, shown: str, name: str = "") -> None:
+        """A construct of the page shows something; `name` tells which of its kind it is."""
+        self.kept[construct] += len(shown)
+        if self.trace is not None:
+            self.note(f"{construct} {name.strip()}".strip(), source, shown)
 
     def note(self, rule: str, before: str, after: str) -> None:
         """Add to the trace, where one is kept and has room."""

@@ -154,20 +154,22 @@ class _Page:
             inner = " ".join(inner.split()).replace("{{", "{ {").replace("}}", "} }")
             inner = f"${inner}$" if name == "math" and inner else inner
         elif name == "gallery" and self._wiki.captions == "text":
-            return gallery(self._show_plain_links(self._set_aside(inner)))
+            shown = gallery(self._show_plain_links(self._set_aside(inner)))
+            self._ledger.keep("<gallery>", inner, shown)
+            return shown
         elif name not in _VERBATIM:
             self._ledger.drop("comments" if name == "!--" else f"<{name}>", inner)
             return ""
         if not inner.strip():
             return ""
         self._aside.append(decode(inner if name == "nowiki" else inner.strip("\n")))
-        self._ledger.note(f"<{name}>", inner, self._aside[-1])
+        self._ledger.keep(f"<{name}>", inner, self._aside[-1])
         return f"{ASIDE}{len(self._aside) - 1}{ASIDE}"
 
     def _show_plain_links(self, text: str) -> str:
         if self._ledger.trace is not None:
             for match in _PLAIN_LINK.finditer(text):
-                self._ledger.note("link", match[0], match[1])
+                self._ledger.note("links", match[0], match[1])
         return "".join(_PLAIN_LINK.split(text))
 
     def _drop_references(self, text: str) -> str:
@@ -198,7 +200,7 @@ class _Page:
                 continue
             pieces += (DROPPED, rest)
             if self._ledger.trace is not None:
-                self._ledger.note("reference", "<ref" + piece.removesuffix(rest), "")
+                self._ledger.note("references", "<ref" + piece.removesuffix(rest), "")
         return "".join(pieces)
 
 

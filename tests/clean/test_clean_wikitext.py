@@ -204,9 +204,10 @@ def test_hostile_pages_take_linear_time(piece: str | tuple[str, ...]) -> None:
         clean(text)
         return time.process_time() - started
 
-    # The least of three: what else the machine does only adds.
-    small = min(seconds(5_000) for _ in range(3))
-    large = min(seconds(100_000) for _ in range(3))
-    assert large < 2
-    # Twenty times the page: quadratic growth would take four hundred times as long.
-    assert large < 90 * max(small, 0.005)
+    # What else the machine does only adds: one good run of three will do.
+    for _ in range(3):
+        small, large = min(seconds(5_000), seconds(5_000)), seconds(100_000)
+        # Twenty times the page: quadratic growth would take four hundred times as long.
+        if large < 2 and large < 90 * max(small, 0.005):
+            return
+    pytest.fail(f"{large:.2f} s for a page of 100,000 pieces, {small:.3f} s for 5,000")

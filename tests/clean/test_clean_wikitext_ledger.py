@@ -33,6 +33,13 @@ def test_characters_lost_are_told_by_construct() -> None:
     assert clean(PAGE).text == "Ada wrote.\na | b"
 
 
+def test_characters_kept_are_told_by_construct() -> None:
+    page = "{{nowrap|ab}} <math>x</math> -{zh-hans:c;zh-hant:d}- [[File:A.jpg|thumb|see e]]"
+    kept = {"templates": 2, "<math>": 3, "variants": 1, "files": 5}
+    assert clean(page).kept == kept
+    assert clean(PAGE).kept == {"tables": len("a | b")}
+
+
 def test_tables_and_captions_can_be_dropped() -> None:
     page = "a [[File:B.jpg|thumb|left|see [[c]]]] d\n{|\n| e\n|}\n<gallery>\nF.jpg|g\n</gallery>"
     assert clean(page).text == "a d\nsee c\ne\ng"
@@ -47,8 +54,8 @@ def test_a_trace_tells_what_each_rule_did() -> None:
     cleaned = clean(page, trace=True)
     assert cleaned.text == clean(page).text
     steps = [(step.rule, step.before, step.after) for step in cleaned.trace or []]
-    assert ("link", "[[b|c]]", "c") in steps
-    assert ("reference", "<ref>one {{cite|x}}</ref>", "") in steps
+    assert ("links", "[[b|c]]", "c") in steps
+    assert ("references", "<ref>one {{cite|x}}</ref>", "") in steps
     assert ("comments", " when? ", "") in steps
     assert len(steps) == 5_000
 
