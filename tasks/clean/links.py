@@ -15,16 +15,20 @@ _MEDIA_FILE = re.compile(
     re.I,
 )
 _LONGEST_TITLE = 300
-# Options of an image are short and in the wiki's language; those with a number or a `=` are known
-# in any.
-_IMAGE_OPTION = re.compile(
-    r"(?:\s*(?:thumb(?:nail)?|frame(?:d|less)?|border|left|right|cent(?:er|re)|none|upright"
-    r"|baseline|middle|top|bottom|text-top|text-bottom|sub|super|\d*\s*x?\s*\d*\s*px|\d+"
-    r"|[\w-]+\s*=.*|мини|слева|справа|дясно|ляво|サムネイル|右|左|中央|代替文=.*|缩略图|縮圖|有框|无框"
-    r"|無框|居中|置中|替代文本=.*|\d+像素|miniatur|mini|links|rechts|gauche|droite|vignette)\s*)",
-    re.I,
+_FRAMES = (
+    "thumb|frame|mini|vignette|náhled|mały|bélyegkép|pienoiskuva|nhỏ|мини|міні|サムネ|缩略图|縮圖|有框"
+    "|섬네일|تصغير|بندانگشتی|ממוזער"
 )
-_FRAMED = re.compile(r"\|\s*(?:thumb|frame|мини|サムネイル|缩略图|縮圖|mini|vignette)", re.I)
+_FRAMED = re.compile(rf"\|\s*(?:{_FRAMES})", re.I)
+# Options are words of the wiki's language; those with a size or a `=` are known in any.
+_IMAGE_OPTION = re.compile(
+    rf"(?:{_FRAMES})\w*+|border|left|right|cent(?:er|re)|none|upright|baseline|middle|top"
+    r"|bottom|text-top|text-bottom|sub|super|\d*+\s*+x?+\s*+\d*+\s*+(?:px|像素)|\d++|[\w-]++\s*+=.*"
+    r"|links|rechts|zentriert|gauche|droite|centré|izquierda|derecha|centro|destra|sinistra"
+    r"|esquerda|direita|lewo|prawo|слева|справа|ліворуч|праворуч|дясно|ляво|右|左|中央|居中|置中|无框"
+    r"|無框",
+    re.I | re.S,
+)
 _GALLERY_OPTION = re.compile(
     r"(?:^|\|)\s*(?:alt|link|lang|page|class|代替文|替代文本)\s*=[^|\n]*+\|?"
 )
@@ -60,8 +64,9 @@ def is_furniture(target: str, wiki: Wiki) -> bool:
 def caption(rest: str) -> str:
     """The caption of an image: the last of its parts that is no option."""
     for part in reversed(rest.split("|")):
-        if part.strip() and not _IMAGE_OPTION.fullmatch(part):
-            return part.strip()
+        part = part.strip()
+        if part and not _IMAGE_OPTION.fullmatch(part):
+            return part
     return ""
 
 

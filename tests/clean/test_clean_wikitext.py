@@ -26,7 +26,7 @@ CASES = {
         "[[File:A.jpg|thumb|A [[cat]] on a {{convert|1|m}} [[wall|high wall]]]]Text.",
         "Text.\nA cat on a 1 metre (3 ft 3 in) high wall",
     ),
-    "file under an unknown name": ("[[Soubor:A.svg|náhled|popis]]Text.", "Text."),
+    "file under an unknown name": ("[[Soubor:A.svg|popis]]Text.", "Text."),
     "language link": ("Text. [[fr:Chat]]", "Text."),
     "interwiki": ("see [[wikt:cat|cat]]", "see cat"),
     "title with a colon": ("in [[2001: A Space Odyssey]]", "in 2001: A Space Odyssey"),
@@ -94,6 +94,10 @@ CASES = {
     "caption of a table": ("{|\n|+ align=top | t\n|-\n| x || y\n|}", "t\nx | y"),
     "table for layout": ("{|\n| one<br>two\n* three\n|}", "one\ntwo\nthree"),
     "caption in a paragraph": ("a [[File:B.jpg|thumb|see c]] d\n\ne", "a d\nsee c\ne"),
+    "caption in other languages": (
+        "[[Datei:B.jpg|mini|hochkant=1.2|links|Ein Haus]][[文件:B.jpg|缩略图|右|200像素|房子]]a",
+        "a\nEin Haus\n房子",
+    ),
     "image without a frame": ("a [[File:B.jpg|20px|see c]] d", "a d"),
     "ruby": ("<ruby>漢字<rp>(</rp><rt>かんじ</rt><rp>)</rp></ruby>", "漢字（かんじ）"),
     "definition": ("; term : what it is", "term: what it is"),
@@ -188,6 +192,7 @@ HOSTILE = {
     "galleries": "<gallery>",
     "readings": "<ruby><rt>",
     "options": ("[[File:a.jpg|thumb|", " 1 x", "]]"),
+    "spaces in options": ("[[File:a.jpg|thumb|", " ", "]]"),
     "definitions": "\n; a : b",
     "brackets": "(\x01 ",
 }
