@@ -19,7 +19,7 @@ from tasks.clean.wiki import Deadline, Ledger, Wiki
 
 _MAX_DEPTH = 40
 _MAX_CALLS = 100_000
-_MAX_CHARACTERS = 20_000_000
+_MAX_CHARACTERS = 5_000_000
 _MAX_REDIRECTS = 3
 _REDIRECT = re.compile(r"\s*#[^\s\[\]:]{2,30}\s*:?\s*\[\[[^\[\]|:]*:([^\[\]|#]+)", re.I)
 _MOST_PARSED = 1_000_000

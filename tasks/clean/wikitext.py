@@ -37,6 +37,8 @@ _HEADING = re.compile(r"\n=")
 # `[[target]]` or `[[target|label]]` without a prefix: nine links of ten. One group, so that
 # `split` gives the text and the labels in turn, without a call in Python.
 _PLAIN_LINK = re.compile(r"\[\[(?:[^\[\]{}|<>\n:]*+\|)?+([^\[\]{}|<>\n:#\s][^\[\]{}|<>\n:]*+)\]\]")
+# More characters than a page of MediaWiki may have.
+_LARGEST = 5_000_000
 _ASIDE_TOKEN = re.compile(f"{ASIDE}(\\d{{1,9}}){ASIDE}")
 
 
@@ -86,6 +88,7 @@ class _Page:
         self._title = title
         self._expander: Expander | None = None
         self._expanding = False
+        self._restored = 0
 
     def show(self, text: str) -> str:
         """The text that wikitext shows, with stand-ins and the marks of lines still in it."""
@@ -105,7 +108,13 @@ class _Page:
     def _piece(self, match: re.Match[str]) -> str:
         # A parser function may have cut or changed the number.
         number = int(match[1])
-        return self._aside[number] if number < len(self._aside) else ""
+        piece = self._aside[number] if number < len(self._aside) else ""
+        self._restored += len(piece)
+        if self._restored > _LARGEST:
+            # A template may repeat what it is given without end.
+            self._ledger.drop("repetitions", piece)
+            return ""
+        return piece
 
     def expand(self, name: str, source: str) -> str | None:
         """A template of the wiki, or a parser function."""

@@ -166,6 +166,13 @@ def test_a_page_beyond_its_time_is_left() -> None:
     assert time.monotonic() - started < 2
 
 
+def test_what_is_repeated_without_end_is_cut_off() -> None:
+    library = {"Ten": "{{{1}}}" * 10, "Thousand": "{{Ten|{{Ten|{{Ten|{{{1}}}}}}}}}"}
+    cleaned = clean(f"{{{{Thousand|<pre>{'x' * 20_000}</pre>}}}}", Wiki(library=library))
+    assert 4_900_000 < len(cleaned.text) <= 5_000_000
+    assert cleaned.lost == {"repetitions": 15_000_000}
+
+
 def test_a_library_in_a_file_is_read_by_any_process(tmp_path: Path) -> None:
     pairs = [("A", "first"), ("B", "b"), ("A", "last")]
     library = pickle.loads(pickle.dumps(Library.write(tmp_path / "templates.db", pairs)))
