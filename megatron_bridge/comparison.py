@@ -143,28 +143,29 @@ def digest(stored: Readable, dtype: torch.dtype) -> str:
     return found.hexdigest()
 
 
+def same_bits(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """True for two tensors of one number format that are the same bit by bit."""
+    import torch
+
+    # Python compares memory byte by byte; whole numbers of the same width are compared at once.
+    whole = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[one.dtype.itemsize]
+    return torch.equal(one.view(whole), other.view(whole))
+
+
 def _state(one: torch.Tensor, other: torch.Tensor) -> str:
     if one.dtype == other.dtype:
         # Bits, not values: a NaN is equal to itself, and 0.0 is not -0.0.
-        return EQUAL if _same_bits(one, other) else _DIFFERS
+        return EQUAL if same_bits(one, other) else _DIFFERS
     # Of float16 and bfloat16 neither is the narrower: either may have been made from the other.
     narrow = min(one.dtype.itemsize, other.dtype.itemsize)
     for target, source in ((one, other), (other, one)):
-        if target.dtype.itemsize == narrow and _same_bits(source.to(target.dtype), target):
+        if target.dtype.itemsize == narrow and same_bits(source.to(target.dtype), target):
             return _OVERFLOWS if _overflows(source, target) else CAST
     return _DIFFERS
 
 
 def _overflows(source: torch.Tensor, target: torch.Tensor) -> bool:
     return bool((source.isfinite() & ~target.isfinite()).any())
-
-
-def _same_bits(one: torch.Tensor, other: torch.Tensor) -> bool:
-    import torch
-
-    # Python compares memory byte by byte; whole numbers of the same width are compared at once.
-    whole = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[one.dtype.itemsize]
-    return torch.equal(one.view(whole), other.view(whole))
 
 
 def _bits(tensor: torch.Tensor) -> memoryview:

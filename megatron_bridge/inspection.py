@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from megatron_bridge import certificate, checkpoint, families, hf, torch_dist
+from megatron_bridge import certificate, checkpoint, families, hf
 from megatron_bridge.conversion import Conversion
 from megatron_bridge.errors import InputError, PipelineError
 from megatron_bridge.mapping import Family, check
@@ -22,6 +22,7 @@ from megatron_bridge.megatron_lm.tokenizer import Tokenizer
 from megatron_bridge.sources import gguf
 from megatron_bridge.sources import source as sources
 from megatron_bridge.tensors import Shape
+from megatron_bridge.torch_dist import Reader, is_model_key
 
 if TYPE_CHECKING:
     from megatron_bridge.sources.source import Source
@@ -130,7 +131,7 @@ def _of_run(run: Run) -> Report:
     except PipelineError as error:
         missing.append(str(error))
     if size and padded:
-        parts = [s for k, (s, _) in shapes.items() if k.endswith(_VOCABULARIES) and _is_model(k)]
+        parts = [s for k, (s, _) in shapes.items() if k.endswith(_VOCABULARIES) and is_model_key(k)]
         report["parameters"] -= sum((s[0] - size) * math.prod(s[1:]) for s in parts)
     if found is None:
         missing.append("a tokenizer: give --tokenizer DIR to export, or the export has none")
@@ -139,13 +140,13 @@ def _of_run(run: Run) -> Report:
 
 def _of_ours(place: Path) -> Report:
     info = checkpoint.read_info(place)
-    with torch_dist.Reader(place) as reader:
+    with Reader(place) as reader:
         shapes = reader.shapes()
     model = Conversion.of_folder(place / checkpoint.HF_FILES, info.hf_prefix)
     report = _counted(shapes, "torch_dist, by megatron_bridge", folder.states(shapes))
     doubt = certificate.doubt_of_checkpoint(place)
     spare = (info.padded_vocab_size - info.vocab_size) * model.shape.hidden
-    padded = [key for key in shapes if _is_model(key) and key.endswith(_VOCABULARIES)]
+    padded = [key for key in shapes if is_model_key(key) and key.endswith(_VOCABULARIES)]
     return report | {
         "iteration": info.iteration,
         "family": info.model_type,
@@ -189,7 +190,7 @@ def _of_hugging_face(source: Source) -> Report:
 
 
 def _counted(shapes: Mapping[str, Shape], kind: str, optimizer: Iterable[str]) -> Report:
-    model = {key: shape for key, shape in shapes.items() if _is_model(key)}
+    model = {key: shape for key, shape in shapes.items() if is_model_key(key)}
     sizes = {key: math.prod(size) for key, (size, _) in model.items()}
     dtypes: Counter[str] = Counter()
     for key, (_, dtype) in model.items():
@@ -214,10 +215,6 @@ def _counted(shapes: Mapping[str, Shape], kind: str, optimizer: Iterable[str]) -
         "missing": [],
         "shapes": {k: [list(size), hf.dtype_name(dtype)] for k, (size, dtype) in model.items()},
     }
-
-
-def _is_model(key: str) -> bool:
-    return torch_dist.is_model_key(key)
 
 
 def _beside(place: Path) -> Report:

@@ -7,7 +7,7 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
@@ -87,6 +87,12 @@ def unfinished(
         (work / "data").rename(out)
         sync_folder(out.parent)
         shutil.rmtree(work, ignore_errors=True)
+
+
+def state_of(paths: Iterable[Path]) -> list[list[Any]]:
+    """Return name, size, time of change and inode of files: the same sizes may be another model."""
+    stats = [(path, path.stat()) for path in sorted(paths)]
+    return [[str(path), s.st_size, s.st_mtime_ns, s.st_ino] for path, s in stats]
 
 
 def _refuse_a_full(out: Path) -> None:

@@ -51,7 +51,7 @@ def assign(
     for number, state in enumerate(states):
         if state is None:
             continue
-        if not state.get("buckets_coalesced"):
+        if not isinstance(state, Mapping) or not state.get("buckets_coalesced"):
             raise _unknown(files, rank, "buckets joined to one tensor", "buckets apart")
         mine = [p for p in parameters if not experts or is_expert(p.name) == (number > 0)]
         contents = list(_contents(mine))

@@ -6,14 +6,15 @@ group says what it is for (weight decay or none, experts or not).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from megatron_bridge.errors import InputError
 from megatron_bridge.megatron_lm import buffers
+from megatron_bridge.megatron_lm.merging import Merged, merge
 from megatron_bridge.megatron_lm.naming import chunks, is_expert
-from megatron_bridge.megatron_lm.rank_files import OPTIMIZER_FILE, Rank, RankFiles
+from megatron_bridge.megatron_lm.rank_files import MODEL_FILE, OPTIMIZER_FILE, Rank, RankFiles
 from megatron_bridge.megatron_lm.splits import BUFFERS
 from megatron_bridge.sources.stored import Stored
 
@@ -60,11 +61,14 @@ def read_state(files: RankFiles) -> State | None:
     """Return the optimizer's state; None where the checkpoint has none.
 
     Raises:
-        InputError: the state cannot be assigned to the parameters.
+        InputError: some ranks lack it, or it cannot be assigned to the parameters.
     """
-    if not all("optimizer" in tree for tree in files.trees.values()):
-        return None
     distributed = any((place / OPTIMIZER_FILE).is_file() for place in files.places.values())
+    lacking = [rank for rank, tree in files.trees.items() if "optimizer" not in tree]
+    if len(lacking) == len(files.trees) and not distributed:
+        return None
+    if lacking:
+        raise _lost(files, "an optimizer in each rank's file", lacking, MODEL_FILE)
     if files.arguments.get("use_distributed_optimizer") and not distributed:
         raise InputError(
             "The distributed optimizer's own files are not there",
@@ -77,6 +81,8 @@ def read_state(files: RankFiles) -> State | None:
     for rank, tree in sorted(files.trees.items()):
         parameters = _parameters(tree)
         optimizers = _optimizers(tree["optimizer"])
+        if not all(map(_is_optimizer, optimizers)):
+            raise _unassigned(files, rank, "optimizers with param_groups", "something else")
         experts = any(group["is_expert_parallel"] for one in optimizers for group in _groups(one))
         if distributed:
             place = files.places[rank] / OPTIMIZER_FILE
@@ -93,7 +99,75 @@ def read_state(files: RankFiles) -> State | None:
             state.groups = [[_plain(group) for group in _groups(one)] for one in optimizers]
             state.others = [{k: v for k, v in one.items() if k in _OTHERS} for one in optimizers]
             state.steps = [None if distributed else _step(files, one) for one in optimizers]
+    if distributed and not state.tensors:
+        raise _lost(files, "tensors of the distributed optimizer", files.trees, OPTIMIZER_FILE)
     return state
+
+
+def merged(files: RankFiles, state: State, model: Mapping[str, Merged]) -> dict[str, Merged]:
+    """Return the state of all ranks, by the keys that `torch_dist` has for it.
+
+    Args:
+        files: the checkpoint.
+        state: what each rank has.
+        model: the weights that it belongs to, by Megatron's keys.
+
+    Raises:
+        InputError: a weight, or a rank's part of one, has no state.
+    """
+    found: dict[str, Merged] = {}
+    for kind, trees in state.tensors.items():
+        _check_ranks(files, state, kind)
+        tensors = merge(files, trees)
+        wanted = {
+            key: one.shape
+            for key, one in model.items()
+            if not key.endswith(_ENDS) and _has_state(kind, one.dtype)
+        }
+        got = {key: one.shape for key, one in tensors.items()}
+        if wanted != got:
+            key = min(k for k in wanted | got if wanted.get(k) != got.get(k))
+            raise InputError(
+                "The optimizer's state does not fit the weights",
+                where=f"{files.folder}, {kind} of {key}",
+                expected=list(wanted.get(key, ())) or "none",
+                got=list(got.get(key, ())) or "none",
+                fix="copy the whole checkpoint here, of one iteration",
+            )
+        found |= {f"optimizer.state.{kind}.{key}": one for key, one in tensors.items()}
+    return found
+
+
+def _check_ranks(files: RankFiles, state: State, kind: str) -> None:
+    """Refuse a state that no rank has for a parameter, or for some rank's part of one."""
+    split = files.experts_are_split()
+
+    def part(rank: Rank, chunk: int, name: str) -> tuple[Any, ...]:
+        if not is_expert(name):
+            return rank.pipeline, None, rank.tensor, chunk, name
+        return rank.pipeline, rank.expert, rank.tensor if split else None, chunk, name
+
+    held = {
+        part(rank, number, name)
+        for rank, parts in state.tensors[kind].items()
+        for number, names in enumerate(parts)
+        for name in names
+    }
+    lacking: dict[tuple[Any, ...], Rank] = {}
+    for rank, tree in sorted(files.trees.items()):
+        for one in _parameters(tree):
+            place = part(rank, one.chunk, one.name)
+            if place not in held and _has_state(kind, one.values.dtype):
+                lacking.setdefault(place, rank)
+    if lacking:
+        expected = f"{kind} of {next(iter(lacking))[-1]}, and {len(lacking) - 1} more"
+        file = OPTIMIZER_FILE if state.distributed else MODEL_FILE
+        raise _lost(files, expected, set(lacking.values()), file)
+
+
+def _has_state(kind: str, dtype: torch.dtype) -> bool:
+    """True for any parameter, but weights in full precision need no copies."""
+    return kind != MASTERS or dtype.itemsize == 2
 
 
 def _parameters(tree: Mapping[str, Any]) -> list[Parameter]:
@@ -113,6 +187,13 @@ def _optimizers(found: Any) -> list[dict[str, Any]]:
     if isinstance(found, Mapping) and all(isinstance(key, int) for key in found):
         found = [found[key] for key in sorted(found)]
     return list(found) if isinstance(found, Sequence) else [found]
+
+
+def _is_optimizer(one: Any) -> bool:
+    if not isinstance(one, Mapping) or not isinstance(_inner(one), Mapping):
+        return False
+    groups = _inner(one).get("param_groups")
+    return isinstance(groups, list) and all(isinstance(group, Mapping) for group in groups)
 
 
 def _inner(one: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -190,6 +271,17 @@ def _step(files: RankFiles, one: Mapping[str, Any]) -> Any:
             got=sorted({float(value) for value in values}),
         )
     return values[0] if values else None
+
+
+def _lost(files: RankFiles, expected: str, ranks: Iterable[Rank], file: str) -> InputError:
+    names = [f"{files.places[rank].name}/{file}" for rank in sorted(ranks)]
+    return InputError(
+        "Some ranks lack the optimizer's state",
+        where=files.folder,
+        expected=expected,
+        got=f"none in {', '.join(names[:8])}{', ...' if len(names) > 8 else ''}",
+        fix="copy the whole checkpoint here, or convert the weights alone",
+    )
 
 
 def _unassigned(files: RankFiles, rank: Rank, expected: str, got: str) -> InputError:

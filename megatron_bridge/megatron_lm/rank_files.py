@@ -19,6 +19,7 @@ from megatron_bridge.sources.ranges import LocalFile
 
 MODEL_FILE, OPTIMIZER_FILE = "model_optim_rng.pt", "distrib_optim.pt"
 _FOLDER = re.compile(r"mp_rank_(\d+)(?:_(\d+))?(?:_(\d+))?")
+_CHUNK = re.compile(r"model\d*")
 
 
 class Rank(NamedTuple):
@@ -83,7 +84,7 @@ def open_files(folder: Path) -> RankFiles:
     """Open the folders of a checkpoint.
 
     Raises:
-        InputError: there is none, one is missing, or a file is damaged.
+        InputError: there is none, one is missing, or a file is damaged or holds something else.
     """
     names = {path.name: path for path in sorted(folder.glob("mp_rank_*")) if path.is_dir()}
     numbers = {name: found.groups() for name in names if (found := _FOLDER.fullmatch(name))}
@@ -95,18 +96,48 @@ def open_files(folder: Path) -> RankFiles:
             got="none",
         )
     files = RankFiles(folder)
-    files.arguments = dict(files.load(names[min(numbers)] / MODEL_FILE).get("args") or {})
+    files.arguments = dict(_tree(files, names[min(numbers)] / MODEL_FILE).get("args") or {})
     for name, parts in numbers.items():
         files.places[_rank(parts, files.arguments)] = names[name]
     _check_complete(files)
     for rank, place in files.places.items():
-        tree = files.load(place / MODEL_FILE)
-        if not isinstance(tree, Mapping) or not any(key.startswith("model") for key in tree):
-            raise InputError(
-                "A rank's file holds no model", where=place / MODEL_FILE, expected="model, args"
-            )
-        files.trees[rank] = dict(tree)
+        files.trees[rank] = _tree(files, place / MODEL_FILE)
     return files
+
+
+def _tree(files: RankFiles, path: Path) -> dict[str, Any]:
+    """Return what a rank's model file holds: tables, as far as they are looked into."""
+    tree = files.load(path)
+    if not _is_table(tree) or not any(_CHUNK.fullmatch(key) for key in tree):
+        got = ", ".join(map(str, tree)) if isinstance(tree, Mapping) else type(tree).__name__
+        raise InputError(
+            "A rank's file holds no model",
+            where=path,
+            expected="a table with model, or model0 and so on",
+            got=got[:80] or "an empty table",
+        )
+    wrong = [key for key, part in tree.items() if not _fits(key, part)]
+    if wrong:
+        raise InputError(
+            "A part of a rank's file is not what Megatron-LM writes",
+            where=f"{path}, {wrong[0]}",
+            expected="a number" if wrong[0] == "iteration" else "names with values",
+            got=type(tree[wrong[0]]).__name__,
+            fix="copy the checkpoint here again",
+        )
+    return dict(tree)
+
+
+def _fits(key: str, part: Any) -> bool:
+    if key == "iteration":
+        return isinstance(part, int)
+    return (
+        _is_table(part) if _CHUNK.fullmatch(key) else key != "args" or not part or _is_table(part)
+    )
+
+
+def _is_table(value: Any) -> bool:
+    return isinstance(value, Mapping) and all(isinstance(key, str) for key in value)
 
 
 def _rank(parts: tuple[str | None, ...], arguments: Mapping[str, Any]) -> Rank:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, RootModel, ValidationError
 
 from megatron_bridge.errors import InputError
 
@@ -20,6 +21,37 @@ _BESIDE = (
     "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "merges.txt",
     "chat_template.jinja", "chat_template.json",
 )  # fmt: skip
+
+
+class _Token(BaseModel):
+    content: str
+
+
+class _Added(_Token):
+    id: int
+
+
+class _Model(BaseModel):
+    vocab: dict[str, int] | list[tuple[str, float]] = {}
+
+
+class _Whole(BaseModel):
+    model: _Model = _Model()
+    added_tokens: list[_Added] = []
+
+
+class _Config(BaseModel):
+    added_tokens_decoder: dict[int, _Token] = {}
+    bos_token: _Token | str | None = None
+    eos_token: _Token | str | None = None
+    pad_token: _Token | str | None = None
+
+
+class _Ids(RootModel[dict[str, int]]):
+    root: dict[str, int] = {}
+
+
+_Table = TypeVar("_Table", bound=BaseModel)
 
 
 @dataclass(frozen=True)
@@ -40,11 +72,11 @@ class Tokenizer:
 
     def special(self) -> dict[str, int]:
         """Return the ids of the tokens that begin and end a text, and of padding, where it says."""
-        config, ids = _read(self.folder / "tokenizer_config.json"), self._ids()
+        config, ids = self._config(), self._ids()
         found = {}
-        for kind in ("bos", "eos", "pad"):
-            token = config.get(f"{kind}_token")
-            token = token.get("content") if isinstance(token, dict) else token
+        for kind, token in (("bos", config.bos_token), ("eos", config.eos_token),
+                            ("pad", config.pad_token)):  # fmt: skip
+            token = token.content if isinstance(token, _Token) else token
             if token in ids:
                 found[f"{kind}_token_id"] = ids[token]
         return found
@@ -55,14 +87,17 @@ class Tokenizer:
             shutil.copyfile(self.folder / name, target / name)
 
     def _ids(self) -> dict[str, int]:
-        whole = _read(self.folder / "tokenizer.json")
-        vocab: Any = whole.get("model", {}).get("vocab") or _read(self.folder / "vocab.json")
+        whole = _read(self.folder / "tokenizer.json", _Whole)
+        vocab = whole.model.vocab or _read(self.folder / "vocab.json", _Ids).root
         if isinstance(vocab, list):
-            vocab = {piece[0]: number for number, piece in enumerate(vocab)}
-        added = {entry["content"]: entry["id"] for entry in whole.get("added_tokens", ())}
-        later = _read(self.folder / "tokenizer_config.json").get("added_tokens_decoder", {})
-        listed = {entry["content"]: int(number) for number, entry in later.items()}
-        return {**vocab, **_read(self.folder / "added_tokens.json"), **listed, **added}
+            vocab = {piece: number for number, (piece, _) in enumerate(vocab)}
+        added = {entry.content: entry.id for entry in whole.added_tokens}
+        later = self._config().added_tokens_decoder
+        listed = {entry.content: number for number, entry in later.items()}
+        return {**vocab, **_read(self.folder / "added_tokens.json", _Ids).root, **listed, **added}
+
+    def _config(self) -> _Config:
+        return _read(self.folder / "tokenizer_config.json", _Config)
 
 
 def given(folder: Path) -> Tokenizer:
@@ -92,14 +127,19 @@ def of_run(arguments: Mapping[str, Any]) -> Tokenizer | None:
     return found if set(found.files) & set(_VOCABULARIES) else None
 
 
-def _read(path: Path) -> dict[str, Any]:
-    """Return a JSON file's table; empty where there is no such file."""
+def _read(path: Path, table: type[_Table]) -> _Table:
+    """Return what is looked at in a JSON file; empty where there is no such file."""
     if not path.is_file():
-        return {}
+        return table()
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except (UnicodeDecodeError, json.JSONDecodeError) as error:
+        return table.model_validate_json(path.read_bytes())
+    except ValidationError as error:
+        first = error.errors()[0]
+        at = ".".join(map(str, first["loc"])) or "the whole file"
         raise InputError(
-            "A tokenizer's file is not JSON", where=path, expected="a table", got=error
+            "A tokenizer's file is not what tokenizers write",
+            where=f"{path}, {at}",
+            expected=first["msg"],
+            got=repr(first["input"])[:80],
+            fix="copy the file here again",
         ) from error
-    return found if isinstance(found, dict) else {}
