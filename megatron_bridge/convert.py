@@ -15,11 +15,20 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from megatron_bridge import certificate, checkpoint, families, hf, once, torch_dist, transfer
+from megatron_bridge import (
+    certificate,
+    checkpoint,
+    families,
+    hf,
+    index_file,
+    once,
+    torch_dist,
+    transfer,
+)
 from megatron_bridge.config import DType, Form
 from megatron_bridge.conversion import Conversion
 from megatron_bridge.errors import MappingError
-from megatron_bridge.journal import unfinished
+from megatron_bridge.journal import state_of, unfinished
 from megatron_bridge.mapping import check
 from megatron_bridge.megatron_lm import origin
 from megatron_bridge.megatron_lm.origin import Origin
@@ -134,11 +143,12 @@ def _export(
         pieces = transfer.groups(one, one.stored_spec, parts=True)
         identity: dict[str, Any] = {
             "export": str(folder),
-            "files": _state(folder),
+            "files": state_of(path for path in folder.rglob("*") if path.is_file()),
             "dtype": dtype,
             "form": form,
         }
-        identity |= {"config": model.config, "pieces": repr(pieces), "version": VERSION}
+        identity |= {"beside": hf.digests(carried), "config": model.config}
+        identity |= {"pieces": repr(pieces), "version": VERSION}
         run = Runner(2 * len(model.bounds), memory, sum(spec.bytes for spec in specs), progress)
         with unfinished(out, identity, scratch) as (partial, journal):
             with proof.begin(Conversion.of_folder(begin.described)) as building:
@@ -185,7 +195,8 @@ def _import(
         amounts = [(kind, math.prod(shape)) for shape, kind in specs]
         pieces = transfer.groups(one, one.packed_spec, parts=False)
         identity: dict[str, Any] = {"import": source.weights, "files": state, "dtype": dtype}
-        identity |= {"config": model.config, "pieces": repr(pieces), "version": VERSION}
+        identity |= {"beside": hf.digests(source.files), "config": model.config}
+        identity |= {"pieces": repr(pieces), "version": VERSION}
         size = sum(kind.itemsize * count for kind, count in amounts)
         fetched = source.fetched + weights.fetched + one.fetched
         run = Runner(2 * len(model.bounds), memory, size, progress)
@@ -212,7 +223,7 @@ def _import(
                     "write",
                 )
                 placed = (
-                    torch_dist.Placed(**block) for group in written for block in group["placed"]
+                    index_file.Placed(**block) for group in written for block in group["placed"]
                 )
                 torch_dist.write_index(partial, placed)
                 _carry(source.files, partial / checkpoint.HF_FILES)
@@ -227,12 +238,6 @@ def _import(
             certificate.write(found, partial)
             commit()
         return found
-
-
-def _state(folder: Path) -> list[list[Any]]:
-    """Name, size, time of change and inode of every file: the same sizes may be another model."""
-    stats = [(path, path.stat()) for path in sorted(folder.rglob("*")) if path.is_file()]
-    return [[str(path), s.st_size, s.st_mtime_ns, s.st_ino] for path, s in stats]
 
 
 def _carry(source: Path, target: Path) -> None:

@@ -7,6 +7,7 @@ write the header first and then stream one tensor after the other.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 from collections import Counter
@@ -163,6 +164,15 @@ def carried_files(folder: Path) -> list[Path]:
         and not path.name.endswith((*WEIGHT_SUFFIXES, INDEX_SUFFIX))
         and path.name not in skipped
     )
+
+
+def digests(folder: Path) -> dict[str, str]:
+    """Return the sha256 of each file that travels beside the weights; none of a missing folder."""
+    found = {}
+    for path in carried_files(folder) if folder.is_dir() else ():
+        with path.open("rb") as file:
+            found[path.name] = hashlib.file_digest(file, "sha256").hexdigest()
+    return found
 
 
 @dataclass(frozen=True)

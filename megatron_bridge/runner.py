@@ -7,8 +7,10 @@ processes, and neither start an interpreter each nor hold PyTorch in memory more
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+import threading
+from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, contextmanager
 from typing import Any, TypeVar
 
 from megatron_bridge.errors import ConfigError
@@ -61,11 +63,12 @@ class Runner:
         todo = [(n, group) for n, group in enumerate(groups) if results[n] is None]
         finished = [group for n, group in enumerate(groups) if results[n] is not None]
         self._tell(*finished)
-        for (number, group), result in zip(todo, run(function, todo, self._threads), strict=True):
-            if journal:
-                journal.note(names[number], result)
-            results[number] = result
-            self._tell(group)
+        with closing(run(function, todo, self._threads)) as running:
+            for (number, group), result in zip(todo, running, strict=True):
+                if journal:
+                    journal.note(names[number], result)
+                results[number] = result
+                self._tell(group)
         return results
 
     def _tell(self, *done: Group) -> None:
@@ -74,18 +77,36 @@ class Runner:
             self._progress(self._done, self._total, unit="tensors")
 
 
-def run(function: Callable[[Item], Result], items: Sequence[Item], count: int) -> Iterator[Result]:
-    """Apply a function to each item in `count` threads; yield the results in the items' order."""
+_running: list[int] = []
+_lock = threading.Lock()
+
+
+def run(
+    function: Callable[[Item], Result], items: Sequence[Item], count: int
+) -> Generator[Result, None, None]:
+    """Apply a function to each item in `count` threads; yield the results in the items' order.
+
+    Close it before what the function uses: that waits for the threads.
+    """
+    with _one_core_each(), ThreadPoolExecutor(count) as pool:
+        yield from pool.map(function, items)
+
+
+@contextmanager
+def _one_core_each() -> Iterator[None]:
+    """Keep PyTorch from cutting each copy up among cores that have work of their own."""
     import torch
 
-    before = torch.get_num_threads()
-    # PyTorch would cut each copy up among cores that have work of their own.
-    torch.set_num_threads(1)
+    with _lock:  # the number is the process's, and another conversion may be running in it
+        _running.append(torch.get_num_threads())
+        torch.set_num_threads(1)
     try:
-        with ThreadPoolExecutor(count) as pool:
-            yield from pool.map(function, items)
+        yield
     finally:
-        torch.set_num_threads(before)
+        with _lock:
+            if len(_running) == 1:
+                torch.set_num_threads(_running[0])
+            _running.pop()
 
 
 def threads(memory: int | None, total_bytes: int) -> int:

@@ -222,9 +222,10 @@ def _memory(command: argparse.ArgumentParser) -> None:
         "--memory",
         type=_bytes,
         metavar="SIZE",
-        help="most that the conversion's processes may take together, such as 2GB; a model of any "
-        "size fits into 600MB (but GPT-2's matrices, which are transposed, pass whole), and more "
-        "memory means more processes; default: half of the machine's",
+        help="most that the conversion may take, such as 2GB; a model of any size fits into 600MB "
+        "(but GPT-2's matrices, which are transposed, pass whole), and more memory means more "
+        "threads; building the model to compare it, beside the conversion, takes 350MB of its own "
+        "for some seconds; default: half of the machine's",
     )
 
 

@@ -9,26 +9,24 @@ from __future__ import annotations
 
 import json
 import os
-import pickle
-import sys
+import threading
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any
 
-from pydantic import BaseModel, ConfigDict
-
+from megatron_bridge import index_file
 from megatron_bridge.errors import InputError
+from megatron_bridge.index_file import Placed
 from megatron_bridge.sources import torch_file
 from megatron_bridge.sources.ranges import LocalFile, Part
 from megatron_bridge.sources.stored import Stored, fill
 
 if TYPE_CHECKING:
     import torch
-    from torch.distributed.checkpoint.metadata import Metadata
 
 MOST_OPEN = 64
-"""Files open at once: a checkpoint may have thousands, and a process 1,024."""
+"""Files kept open: a checkpoint may have thousands, and a process 1,024."""
 
 # What training keeps beside the model: ours, then Megatron-LM's names for the same.
 _STATE = ("optimizer.", "rng.", "chained_0.", "rng_state", "rerun_state_machine")
@@ -44,21 +42,6 @@ class Chunk:
     global_size: tuple[int, ...]
     dtype: torch.dtype
     produce: Callable[[], torch.Tensor]
-
-
-class Placed(BaseModel):
-    """One block that was written: which, and where it lies."""
-
-    model_config = ConfigDict(frozen=True)
-
-    key: str
-    offset: tuple[int, ...]
-    size: tuple[int, ...]
-    global_size: tuple[int, ...]
-    dtype: str
-    file: str
-    start: int
-    length: int
 
 
 def write_file(path: Path, chunks: Iterable[Chunk]) -> list[Placed]:
@@ -102,35 +85,13 @@ def write_index(
         empty: keys of further entries, which hold None.
     """
     import torch
-    from torch.distributed.checkpoint import metadata as dcp
-    from torch.distributed.checkpoint.filesystem import _StorageInfo
 
-    tensors: dict[str, dcp.TensorStorageMetadata] = {}
-    storage = {}
-    for block in placed:
-        # A pickle tells one string used twice from two that are equal.
-        key, file = sys.intern(block.key), sys.intern(block.file)
-        entry = tensors.setdefault(
-            key,
-            dcp.TensorStorageMetadata(
-                properties=dcp.TensorProperties(dtype=getattr(torch, block.dtype)),
-                size=torch.Size(block.global_size),
-                chunks=[],
-            ),
-        )
-        offset = torch.Size(block.offset)
-        entry.chunks.append(dcp.ChunkStorageMetadata(offset, torch.Size(block.size)))
-        storage[dcp.MetadataIndex(key, offset)] = _StorageInfo(file, block.start, block.length)
+    entry = folder / "__empty_0.distcp"
+    others = {}
     if empty := sorted(empty):
-        entry_file = folder / "__empty_0.distcp"
-        torch.save([None], entry_file)  # a list, as Megatron has it
-        info = _StorageInfo(entry_file.name, 0, entry_file.stat().st_size)
-        storage |= {dcp.MetadataIndex(key): info for key in empty}
-    entries: dict[str, Any] = {**tensors, **{key: dcp.BytesStorageMetadata() for key in empty}}
-    # torch's writer puts its path and a random id here; without them equal models are equal files.
-    index = dcp.Metadata(entries, storage_data=storage, storage_meta=dcp.StorageMeta())
-    with (folder / ".metadata").open("wb") as stream:
-        pickle.dump(index, stream)
+        torch.save([None], entry)  # a list, as Megatron has it
+        others = dict.fromkeys(empty, index_file.Place(entry.name, 0, entry.stat().st_size))
+    index_file.write(folder, placed, others)
     torch.save(dict(common or {}), folder / "common.pt")
     backend = {"sharded_backend": "torch_dist", "sharded_backend_version": 1}
     backend |= {"common_backend": "torch", "common_backend_version": 1}
@@ -142,20 +103,20 @@ class Reader:
 
     def __init__(self, folder: Path) -> None:
         self.folder = Path(folder)
-        self._metadata = read_metadata(self.folder)
+        self._index = index_file.read(self.folder)
         self._shapes: dict[str, tuple[tuple[int, ...], torch.dtype]] = {}
         self._files: dict[str, LocalFile] = {}
         self._chunks: dict[tuple[str, tuple[int, ...]], Stored] = {}
+        self._lock = threading.Lock()
 
     def shapes(self) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:
         """Return global shape and dtype of every tensor by key; byte entries are left out."""
-        from torch.distributed.checkpoint.metadata import TensorStorageMetadata
+        import torch
 
         if not self._shapes:
             self._shapes = {
-                key: (tuple(entry.size), entry.properties.dtype)
-                for key, entry in self._metadata.state_dict_metadata.items()
-                if isinstance(entry, TensorStorageMetadata)
+                key: (entry.size, getattr(torch, entry.dtype))
+                for key, entry in self._index.tensors.items()
             }
         return self._shapes
 
@@ -169,13 +130,12 @@ class Reader:
         """
         import torch
 
-        entry: Any = self._metadata.state_dict_metadata[key]
-        tail = tuple(entry.size)[len(index) :]
+        entry = self._index.tensors[key]
+        tail = entry.size[len(index) :]
         rows = (start, tail[0] if stop is None else stop) if tail else (0, 1)
-        target = torch.empty((rows[1] - rows[0], *tail[1:]), dtype=entry.properties.dtype)
+        target = torch.empty((rows[1] - rows[0], *tail[1:]), dtype=self.shapes()[key][1])
         covered = 0
-        for chunk in entry.chunks:
-            offset, size = tuple(chunk.offsets), tuple(chunk.sizes)
+        for offset, size in entry.blocks:
             at = tuple(i - o for i, o in zip(index, offset, strict=False))
             if any(not 0 <= i < n for i, n in zip(at, size, strict=False)):
                 continue
@@ -213,7 +173,7 @@ class Reader:
 
     def has_entry(self, key: str) -> bool:
         """True for a key that is there, tensor or not."""
-        return key in self._metadata.state_dict_metadata
+        return key in self._index.tensors or key in self._index.others
 
     def entry(self, key: str) -> Any:
         """Return what lies under a key that is no tensor: a tree of plain values."""
@@ -223,8 +183,7 @@ class Reader:
         """Close the files."""
         for file in self._files.values():
             file.close()
-        self._files.clear()
-        self._chunks.clear()
+        self._forget()
 
     def __enter__(self) -> Reader:
         return self
@@ -232,10 +191,15 @@ class Reader:
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    def _forget(self) -> None:
+        self._files.clear()
+        self._chunks.clear()
+
     def _stored(self, key: str, offset: tuple[int, ...]) -> Stored:
-        if (key, offset) not in self._chunks:
-            self._chunks[key, offset] = self._find(key, offset)
-        return self._chunks[key, offset]
+        with self._lock:
+            if (key, offset) not in self._chunks:
+                self._chunks[key, offset] = self._find(key, offset)
+            return self._chunks[key, offset]
 
     def _find(self, key: str, offset: tuple[int, ...]) -> Stored:
         tensor = torch_file.load(self._part(key, offset))
@@ -247,13 +211,8 @@ class Reader:
 
     def _part(self, key: str, offset: tuple[int, ...] | None) -> Part:
         """Where a block lies; byte entries have no offset."""
-        import torch
-        from torch.distributed.checkpoint.metadata import MetadataIndex
-
-        storage: Any = self._metadata.storage_data
-        at = None if offset is None else torch.Size(offset)
-        info = storage.get(MetadataIndex(key, at))
-        if info is None:
+        place = self._index.places.get((key, offset))
+        if place is None:
             raise InputError(
                 "The checkpoint's index does not say where a block lies",
                 where=f"{self.folder}, {key}",
@@ -261,121 +220,25 @@ class Reader:
                 got=f"none for the one at {list(offset or ())}",
                 fix="write the checkpoint again",
             )
-        if getattr(info, "transform_descriptors", None):
+        if place.transforms:
             raise InputError(
                 "The checkpoint is compressed",
                 where=self.folder,
                 expected="plain tensors",
-                got=info.transform_descriptors,
+                got=place.transforms,
             )
-        name = info.relative_path
+        name = place.file
         if name != Path(name).name:
             raise InputError(
                 "The checkpoint points outside its folder", where=self.folder, got=name
             )
         if name not in self._files:
             if len(self._files) >= MOST_OPEN:
-                self.close()
+                self._forget()  # each closes when the last thread that reads it has done so
             self._files[name] = LocalFile(self.folder / name)
-        return Part(self._files[name], info.offset, info.length)
-
-
-def read_metadata(folder: Path) -> Metadata:
-    """Return the index of a checkpoint; its pickle may name torch's own index classes only.
-
-    Raises:
-        InputError: no index, a damaged one, or a pickle that names anything else.
-    """
-    path = Path(folder) / ".metadata"
-    try:
-        with path.open("rb") as file:
-            metadata: Metadata = RestrictedUnpickler(file, path).load()
-    except FileNotFoundError as error:
-        raise InputError(
-            "The folder holds no torch_dist checkpoint",
-            where=folder,
-            expected=".metadata beside *.distcp",
-            got="no .metadata",
-        ) from error
-    except (
-        pickle.UnpicklingError,
-        EOFError,
-        ValueError,
-        IndexError,
-        TypeError,
-        AttributeError,
-        KeyError,
-        ImportError,
-    ) as error:
-        raise InputError("The checkpoint's index is damaged", where=path, got=error) from error
-    return metadata
+        return Part(self._files[name], place.start, place.length)
 
 
 def is_model_key(key: str) -> bool:
     """True for a weight; False for optimizer and random states and Transformer Engine's extras."""
     return not key.startswith(_STATE) and not key.endswith("._extra_state")
-
-
-class RestrictedUnpickler(pickle.Unpickler):
-    """An unpickler that builds nothing but what a checkpoint's index is made of.
-
-    PyTorch's own reader opens `.metadata` with a bare `pickle.load`, which runs whatever a stranger
-    put there.
-    """
-
-    ALLOWED = frozenset(
-        {
-            ("torch", "Size"),
-            ("torch.serialization", "_get_layout"),
-            ("collections", "OrderedDict"),
-            ("pathlib", "PosixPath"),
-            ("pathlib._local", "PosixPath"),
-            ("torch.distributed.checkpoint.filesystem", "_StorageInfo"),
-            *(
-                ("torch.distributed.checkpoint.metadata", name)
-                for name in (
-                    "BytesStorageMetadata",
-                    "ChunkStorageMetadata",
-                    "Metadata",
-                    "MetadataIndex",
-                    "StorageMeta",
-                    "TensorProperties",
-                    "TensorStorageMetadata",
-                    "_MEM_FORMAT_ENCODING",
-                )
-            ),
-            # Megatron's writer keeps the ranks' save plans in the index.
-            *(
-                ("torch.distributed.checkpoint.planner", name)
-                for name in ("SavePlan", "TensorWriteData", "WriteItem", "WriteItemType")
-            ),
-            *(
-                ("torch", f"{kind}{bits}")
-                for kind, sizes in (
-                    ("float", ("16", "32", "64", "8_e4m3fn", "8_e5m2")),
-                    ("int", ("8", "16", "32", "64")),
-                )
-                for bits in sizes
-            ),
-            ("torch", "bfloat16"),
-            ("torch", "uint8"),
-            ("torch", "bool"),
-        }
-    )
-
-    def __init__(self, file: IO[bytes], path: Path) -> None:
-        super().__init__(file)
-        self._path = path
-
-    def find_class(self, module: str, name: str) -> Any:
-        """Return an allowed class; anything else is refused before it runs."""
-        if (module, name) not in self.ALLOWED:
-            raise InputError(
-                "The checkpoint's index names something that does not belong there",
-                where=self._path,
-                expected="torch's own index classes",
-                got=f"{module}.{name}",
-                fix="do not open this file; it may have been made to run code",
-            )
-        # Python 3.13 names the class by where it lies there.
-        return super().find_class("pathlib" if module == "pathlib._local" else module, name)

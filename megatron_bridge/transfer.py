@@ -1,8 +1,7 @@
 """Tensors moved between a Hugging Face folder and a checkpoint, in blocks and by threads.
 
 Work is cut into groups that depend on the model alone, so that the bytes written depend neither on
-the memory nor on the number of threads. Each thread opens both sides for itself and holds one block
-at a time.
+the memory nor on the number of threads. Each thread holds one block at a time.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from megatron_bridge.blocks import PADDING, RowMap
 from megatron_bridge.comparison import Again, Direct, Noted, Notes
 from megatron_bridge.config import DType
 from megatron_bridge.conversion import Conversion, cast
-from megatron_bridge.errors import MappingError
+from megatron_bridge.errors import MappingError, PipelineError
 from megatron_bridge.mapping import Bound
 from megatron_bridge.megatron_lm import folder as megatron_side
 from megatron_bridge.megatron_lm import view
@@ -72,13 +71,17 @@ class Job:
 
 
 class Side:
-    """One thread's view of a job."""
+    """A job, opened."""
 
     def __init__(self, job: Job) -> None:
         self.job = job
         model = Conversion.of_folder(job.config, job.hf_prefix)
         self._unpadded = model = model.as_native() if job.native else model
-        self.model = model.padded_as(self.reader) if job.checkpoint else model
+        try:
+            self.model = model.padded_as(self.reader) if job.checkpoint else model
+        except PipelineError:
+            self.close()
+            raise
         self._maps: dict[tuple[Any, ...], RowMap] = {}
         is_elsewhere = job.source is not None and job.source.address is not None
         self.notes = Notes() if is_elsewhere and job.checkpoint is None else None
@@ -102,7 +105,7 @@ class Side:
 
     @property
     def fetched(self) -> int:
-        """Bytes of the Hugging Face side that came from elsewhere to this process."""
+        """Bytes of the Hugging Face side that came from elsewhere."""
         return self.weights.fetched if "weights" in self.__dict__ else 0
 
     def original(self, name: str) -> Direct | Again:
@@ -241,20 +244,31 @@ class Side:
 
 
 class Sides:
-    """A job, opened by each thread that works on it; closes for all of them."""
+    """A job, opened for all threads that work on it, and closed after them.
+
+    They share files on this disk, whose number is limited; of a source elsewhere each has its own,
+    and its own account of what it read.
+    """
 
     def __init__(self, job: Job) -> None:
         self.job = job
         self._opened: list[Side] = []
         self._of_thread = threading.local()
+        is_elsewhere = job.source is not None and job.source.address is not None
+        self._shared = None if is_elsewhere else self._open()
 
     def mine(self) -> Side:
         """Return this thread's view of the job."""
+        if self._shared is not None:
+            return self._shared
         if not hasattr(self._of_thread, "side"):
-            self._of_thread.side = Side(self.job)
-            self._opened.append(self._of_thread.side)
+            self._of_thread.side = self._open()
         found: Side = self._of_thread.side
         return found
+
+    def _open(self) -> Side:
+        self._opened.append(Side(self.job))
+        return self._opened[-1]
 
     def __enter__(self) -> Sides:
         return self

@@ -8,7 +8,6 @@ right thing is another question: `proof.py` has what answers it.
 from __future__ import annotations
 
 import functools
-import hashlib
 import itertools
 import math
 from collections.abc import Mapping
@@ -26,6 +25,7 @@ from megatron_bridge.proof import EVERYTHING, Proof, add_answers, add_architectu
 from megatron_bridge.runner import Progress, Runner
 from megatron_bridge.sources import source as sources
 from megatron_bridge.sources.source import Source
+from megatron_bridge.sources.transport import changed
 from megatron_bridge.tensors import Tensors
 from megatron_bridge.transfer import Job, Sides
 
@@ -64,7 +64,7 @@ def _verify(
     source: Source, folder: Path, proof: Proof, memory: int | None, progress: Progress | None
 ) -> dict[str, Any]:
     with hf.Weights(source) as weights:
-        prefix = Conversion.of_weights(weights).hf_prefix
+        prefix, state = Conversion.of_weights(weights).hf_prefix, weights.state()
     proof.check_source(source)
     job = Job(source.files, source, folder, hf_prefix=prefix)
     with Sides(job) as sides:
@@ -73,6 +73,9 @@ def _verify(
         with proof.begin(Conversion.of_folder(folder / checkpoint.HF_FILES)) as building:
             run = Runner(len(one.model.bounds), memory, one.total_bytes, progress)
             found = certify("verify", sides, run)
+            with hf.Weights(source) as weights:
+                if weights.state() != state:
+                    raise changed(source.weights)
             add_architecture(found, one.model, source.files, building)
     add_answers(found, proof, source.files, folder)
     return found
@@ -117,7 +120,7 @@ def certify(kind: str, sides: Sides, run: Runner, journal: Journal | None = None
     mark = checkpoint.read_info(folder) if ours else None
     dequantised = weights.dequantised() or (mark and mark.dequantised)
     divisor = mark.vocab_divisor if mark else VOCAB_DIVISOR
-    carried = _compare_files(weights.source.files, folder, problems if kind == "verify" else [])
+    carried = _compare_files(weights.source.files, folder, problems if kind != "export" else [])
     return {
         "kind": kind,
         "holds": not problems,
@@ -204,20 +207,12 @@ def _model_shapes(reader: Tensors) -> list[tuple[tuple[int, ...], torch.dtype]]:
 
 def _compare_files(hf_dir: Path, folder: Path, problems: list[str]) -> dict[str, dict[str, Any]]:
     """Digests of the files beside the weights, and whether both sides agree."""
-    left = {path.name: path for path in hf.carried_files(hf_dir)}
-    carried = folder / checkpoint.HF_FILES
-    right = {path.name: path for path in hf.carried_files(carried)} if carried.is_dir() else {}
+    left, right = hf.digests(hf_dir), hf.digests(folder / checkpoint.HF_FILES)
     table = {}
     for name in sorted(left.keys() | right.keys()):
-        sums = [_file_digest(side[name]) for side in (left, right) if name in side]
-        equal = len(sums) == 2 and sums[0] == sums[1]
-        table[name] = {"sha256": sums[0], "equal": equal}
+        equal = left.get(name) == right.get(name)
+        table[name] = {"sha256": left.get(name) or right[name], "equal": equal}
         if not equal:
-            where = "" if len(sums) == 2 else " (one side only)"
+            where = "" if left.keys() & right.keys() & {name} else " (one side only)"
             problems.append(f"the file {name} differs{where}")
     return table
-
-
-def _file_digest(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

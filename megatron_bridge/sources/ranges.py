@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import weakref
 from pathlib import Path
 from typing import Protocol
 
@@ -28,7 +29,10 @@ class Ranges(Protocol):
 
 
 class LocalFile:
-    """A file on a disk. `pread` keeps the pages out of this process's resident memory."""
+    """A file on a disk, read by any number of threads.
+
+    `pread` keeps the pages out of this process's resident memory.
+    """
 
     def __init__(self, path: Path) -> None:
         self.name = str(path)
@@ -36,6 +40,7 @@ class LocalFile:
             self._descriptor = os.open(path, os.O_RDONLY)
         except (FileNotFoundError, IsADirectoryError, PermissionError) as error:
             raise InputError("A weight file cannot be read", where=path, got=error) from error
+        self._close = weakref.finalize(self, os.close, self._descriptor)
         stat = os.fstat(self._descriptor)
         self.size, self.state = stat.st_size, f"{stat.st_ino} {stat.st_mtime_ns}"
 
@@ -55,8 +60,8 @@ class LocalFile:
             done += count
 
     def close(self) -> None:
-        """Close the descriptor."""
-        os.close(self._descriptor)
+        """Close the descriptor; it also closes when nobody holds the file any more."""
+        self._close()
 
 
 class Part:

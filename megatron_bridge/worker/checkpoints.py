@@ -19,7 +19,7 @@ from megatron.core.dist_checkpointing.mapping import (
 from megatron.core.models.gpt import GPTModel
 from torch.distributed.checkpoint.api import CheckpointException
 
-from megatron_bridge import checkpoint, torch_dist
+from megatron_bridge import checkpoint, index_file, torch_dist
 from megatron_bridge.errors import InputError, MappingError
 
 METADATA = {
@@ -85,7 +85,7 @@ def link_side_files(source: Path, target: Path) -> None:
 def _loaded(state: dict[str, Any], folder: Path) -> dict[str, Any]:
     """Read a state through Megatron's reader; a pickle that names code is refused."""
     # The index is a pickle too, and Megatron's reader opens it without looking.
-    torch_dist.read_metadata(folder)
+    index_file.read(folder)
     try:
         found: dict[str, Any] = dist_checkpointing.load(state, str(folder))
     except (pickle.UnpicklingError, CheckpointException) as error:

@@ -13,7 +13,7 @@ import toys
 from safetensors.torch import load_file, save_file
 
 from megatron_bridge import __main__ as command
-from megatron_bridge import hf, torch_dist
+from megatron_bridge import hf, index_file
 from megatron_bridge.convert import export_hf, import_hf
 from megatron_bridge.errors import ConfigError, InputError, MappingError
 from megatron_bridge.proof import TENSORS
@@ -211,7 +211,7 @@ def test_a_pickle_that_runs_code_is_refused_and_does_not_run(models, tmp_path) -
     victim.unlink()
     (folder / ".metadata").write_bytes(payload)
     for call in (
-        torch_dist.read_metadata,
+        index_file.read,
         lambda f: export_hf(f, tmp_path / "back", proof=TENSORS),
     ):
         with pytest.raises(InputError):
