@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from dataclasses import dataclass, field
 from pathlib import Path
-from urllib.parse import quote, unquote, urlsplit, urlunsplit
+from urllib.parse import parse_qsl, quote, unquote, urlsplit, urlunsplit
 
 from megatron_bridge.errors import ConfigError
 
 HIDDEN = "***"
+_REVISIONS = {"revision", "version", "versionid", "generation"}
 
 
 @dataclass(frozen=True)
@@ -40,6 +43,15 @@ class Address:
         """The last part of the path."""
         return self.split()[1]
 
+    @property
+    def revision(self) -> str:
+        """A digest of the parameters that choose one of several models; empty without any."""
+        # Not of the whole query: a signature is another one at each signing, and a run that was
+        # interrupted must go on with a fresh one.
+        named = [(name.lower(), value) for name, value in parse_qsl(urlsplit(self.url).query)]
+        chosen = sorted(pair for pair in named if pair[0] in _REVISIONS)
+        return hashlib.sha256(json.dumps(chosen).encode()).hexdigest() if chosen else ""
+
     def join(self, name: str) -> Address:
         """Return the address of a file of this folder; a query, such as a signature, is kept."""
         parts = urlsplit(self.url)
@@ -60,12 +72,19 @@ def parse(given: Path | str) -> Path | Address:
     A `Path` is a path; only text can be a URL, whose slashes a `Path` would merge.
 
     Raises:
-        ConfigError: a chain of URLs.
+        ConfigError: a chain of URLs, or one that is malformed.
     """
     text = str(given)
     if isinstance(given, Path) or "://" not in text:
         return Path(given)
-    parts = urlsplit(text)
+    try:
+        parts = urlsplit(text)
+        # Other filesystems have places of other forms. A port is read when it is asked for.
+        if parts.scheme in ("http", "https") and (parts.port == 0 or not parts.hostname):
+            raise malformed()
+    except ValueError:
+        # Its text quotes the URL.
+        raise malformed() from None
     if parts.scheme in ("file", "local"):
         return Path(unquote(parts.netloc + parts.path))
     if "::" in text:
@@ -77,3 +96,14 @@ def parse(given: Path | str) -> Path | Address:
             fix="give the folder's own URL",
         )
     return Address(text)
+
+
+def malformed() -> ConfigError:
+    """What is told of a URL that cannot be shown: nobody knows which part of it is a password."""
+    return ConfigError(
+        "A URL cannot be read",
+        where="the model's URL",
+        expected="protocol://place/folder, with a port from 1 to 65535 if any",
+        got="no place or a port that is none",
+        fix="correct what stands between :// and the next slash",
+    )

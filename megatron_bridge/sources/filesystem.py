@@ -9,8 +9,8 @@ from megatron_bridge.errors import ConfigError
 from megatron_bridge.sources.address import Address
 from megatron_bridge.sources.transport import (
     Interrupted,
+    Refused,
     missing,
-    refused,
     shorter,
     too_large,
     unusable,
@@ -116,7 +116,7 @@ def _asked(shown: str, function: Any, *given: Any, **named: Any) -> Any:
     except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
         raise missing(shown) from None
     except PermissionError as error:
-        raise refused(shown, type(error).__name__) from None
+        raise Refused(shown, type(error).__name__) from None
     # Each client has exceptions of its own, which need not be an OSError (oss2's are not).
     except Exception as error:
         raise Interrupted(type(error).__name__) from None

@@ -1,7 +1,7 @@
 """GGUF files: tensors by their Hugging Face names, dequantised where they are not numbers as such.
 
 `config.json`, tokenizer and the rest are made from the file's facts, once; beside them lies a table
-of the tensors' places, so that another process need not read the header again. What llama.cpp's
+of the tensors' places, so that no other thread need read the header again. What llama.cpp's
 converter (convert_hf_to_gguf.py) changes is undone: names, the order of query's and key's rows, and
 experts stacked in one tensor.
 """

@@ -11,6 +11,7 @@ from __future__ import annotations
 import struct
 import sys
 from array import array
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -92,6 +93,20 @@ def damaged(file: Ranges, got: object) -> InputError:
         got=got,
         fix="fetch the file again",
     )
+
+
+def numbers(file: Ranges, facts: Mapping[str, Any], name: str, count: int) -> list[Any]:
+    """Return a fact that is `count` numbers, one for each token.
+
+    Raises:
+        InputError: it is something else.
+    """
+    found = facts.get(name)
+    if not isinstance(found, array | list) or any(isinstance(value, str) for value in found):
+        raise damaged(file, f"{name} that is no list of numbers")
+    if len(found) != count:
+        raise damaged(file, f"{name} of {len(found)} for {count} tokens")
+    return list(found)
 
 
 def _value(source: _Cursor) -> Any:

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from megatron_bridge.errors import InputError
-from megatron_bridge.sources.gguf_header import damaged
+from megatron_bridge.sources.gguf_header import damaged, numbers
 from megatron_bridge.sources.ranges import Ranges
 
 if TYPE_CHECKING:
@@ -33,9 +33,9 @@ def make(
     """
     from tokenizers import Tokenizer, decoders, models, normalizers
 
-    scores = list(facts.get("tokenizer.ggml.scores") or ())
-    if len(scores) != len(pieces) or max(map(len, pieces), default=0) > LONGEST:
-        raise damaged(file, f"{len(scores)} scores of {len(pieces)} pieces, or absurd pieces")
+    scores = numbers(file, facts, "tokenizer.ggml.scores", len(pieces))
+    if (longest := max(map(len, pieces), default=0)) > LONGEST:
+        raise damaged(file, f"a piece of {longest} characters")
     for name in ("precompiled_charsmap", "remove_extra_whitespaces"):
         if facts.get(f"tokenizer.ggml.{name}"):
             raise InputError(

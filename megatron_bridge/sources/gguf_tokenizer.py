@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from megatron_bridge.errors import InputError
 from megatron_bridge.sources import gguf_config, gguf_sentencepiece
-from megatron_bridge.sources.gguf_header import damaged
+from megatron_bridge.sources.gguf_header import damaged, numbers
 from megatron_bridge.sources.ranges import Ranges
 
 if TYPE_CHECKING:
@@ -83,6 +83,9 @@ def write(file: Ranges, facts: Facts, config: Mapping[str, Any], folder: Path) -
             f"{len(tokens)} tokens, {len(set(tokens))} of them different, for "
             f"{config['vocab_size']} rows of the embedding",
         )
+    for name, number in gguf_config.ids(facts).items():
+        if not 0 <= number < len(tokens):
+            raise damaged(file, f"{name} {number} of {len(tokens)} tokens")
     made = _tokenizer(file, facts, rule, tokens)
     made.save(str(folder / "tokenizer.json"))
     for name, content in (
@@ -99,11 +102,9 @@ def write(file: Ranges, facts: Facts, config: Mapping[str, Any], folder: Path) -
 def _tokenizer(file: Ranges, facts: Facts, rule: Rule, tokens: list[str]) -> tokenizers.Tokenizer:
     from tokenizers import AddedToken
 
-    types = list(
-        facts.get("tokenizer.ggml.token_type") or [gguf_sentencepiece.NORMAL] * len(tokens)
-    )
-    if len(types) != len(tokens):
-        raise damaged(file, f"{len(types)} types of {len(tokens)} tokens")
+    types = [gguf_sentencepiece.NORMAL] * len(tokens)
+    if facts.get("tokenizer.ggml.token_type") is not None:
+        types = numbers(file, facts, "tokenizer.ggml.token_type", len(tokens))
     if facts["tokenizer.ggml.model"] == _PIECES:
         made = gguf_sentencepiece.make(file, facts, tokens, types)
     else:
@@ -166,7 +167,7 @@ def _around(facts: Facts, rule: Rule, tokens: list[str]) -> Any:
     found = {
         role: (tokens[number], number)
         for role, add in wanted.items()
-        if add and (number := known.get(f"{role}_token_id", len(tokens))) < len(tokens)
+        if add and (number := known.get(f"{role}_token_id")) is not None
     }
     before, behind = ([found[role][0]] if role in found else [] for role in ("bos", "eos"))
     return processors.TemplateProcessing(
@@ -181,7 +182,6 @@ def _config(facts: Facts, config: Mapping[str, Any], tokens: list[str]) -> dict[
     special = {
         name.removesuffix("_id"): tokens[number]
         for name, number in sorted(gguf_config.ids(facts).items())
-        if number < len(tokens)
     }
     return {
         "clean_up_tokenization_spaces": False,

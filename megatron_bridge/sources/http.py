@@ -11,12 +11,12 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from megatron_bridge.errors import InputError
-from megatron_bridge.sources.address import Address
+from megatron_bridge.sources.address import Address, malformed
 from megatron_bridge.sources.transport import (
     Interrupted,
+    Refused,
     changed,
     missing,
-    refused,
     shorter,
     too_large,
     unusable,
@@ -39,8 +39,15 @@ class Http:
 
         self.shown = address.shown
         # One that holds signs of encoding is sent as it stands: a signature covers every letter.
-        self._url = yarl.URL(address.url, encoded="%" in address.url or "?" in address.url)
+        is_encoded = "%" in address.url or "?" in address.url
+        try:
+            self._url = yarl.URL(address.url, encoded=is_encoded)
+            # As the socket does: it refuses a part of a name that is empty or too long.
+            (self._url.raw_host or "").encode("idna")
+        except ValueError:
+            raise malformed() from None
         self._fs = fsspec.filesystem(address.scheme)
+        self._size: int | None = None
         self._state: str | None = None
 
     def begin(self, length: int) -> tuple[int, str, bytes]:
@@ -51,8 +58,9 @@ class Http:
             InputError: the server gives no ranges, or refuses.
             Interrupted: it may work another time.
         """
-        size, self._state, first = self._run(self._begin, length)
-        return size, self._state, first
+        found: tuple[int, str, bytes] = self._run(self._begin, length)
+        self._size, self._state, _ = found
+        return found
 
     def fill(self, offset: int, target: memoryview) -> None:
         """Fill `target` with the bytes from `offset`; errors as `begin`'s."""
@@ -97,7 +105,8 @@ class Http:
             if answer.status != 206 or found[:2] != (offset, last):
                 answer.close()
                 raise unusable(self.shown, f"the status {answer.status} and bytes {found[:2]}")
-            if self._state not in (None, _state_of(answer)):
+            is_same = self._size in (None, found[2] or self._size)
+            if not is_same or self._state not in (None, _state_of(answer)):
                 answer.close()
                 raise changed(self.shown)
             await self._stream(answer, target)
@@ -131,7 +140,7 @@ class Http:
             )
         # Errors of the client name the URL, which may hold secrets: only their kind is told.
         except (aiohttp.InvalidURL, aiohttp.TooManyRedirects) as error:
-            raise refused(self.shown, type(error).__name__) from None
+            raise Refused(self.shown, type(error).__name__) from None
         except _failures() as error:
             raise Interrupted(type(error).__name__) from None
         self._check(answer)
@@ -147,7 +156,7 @@ class Http:
             raise Interrupted(f"the status {status}")
         if status in (404, 410):
             raise missing(self.shown)
-        raise refused(self.shown, "a compressed answer" if packed else f"the status {status}")
+        raise Refused(self.shown, "a compressed answer" if packed else f"the status {status}")
 
     async def _stream(self, answer: aiohttp.ClientResponse, target: memoryview) -> None:
         done = 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 import time
 from collections.abc import Callable
 from typing import TypeVar
@@ -9,7 +10,14 @@ from typing import TypeVar
 from megatron_bridge.sources.address import Address
 from megatron_bridge.sources.filesystem import File
 from megatron_bridge.sources.http import Http
-from megatron_bridge.sources.transport import Interrupted, Transport, lost, shorter
+from megatron_bridge.sources.transport import (
+    Interrupted,
+    Refused,
+    Transport,
+    lost,
+    shorter,
+    withheld,
+)
 
 WAITS = (0.5, 1.0, 2.0, 4.0, 8.0)
 """Seconds before each further attempt while nothing arrives."""
@@ -19,20 +27,40 @@ _FIRST = 8
 T = TypeVar("T")
 
 
+class Seen:
+    """What one run has seen of a model elsewhere, whoever opens its files."""
+
+    def __init__(self) -> None:
+        self.given: set[str] = set()
+        """Names of files that could be read."""
+        # Where neither ETag nor date is told, a later run may find another model: it must not
+        # believe that it goes on with this one.
+        self.unknown = secrets.token_hex(16)
+        """Stands for a state that is not told; another one in each run."""
+
+
 class RemoteFile:
     """A file at a URL that gives any range of its bytes, exactly or not at all.
 
     Raises:
-        InputError: no such file, one that is not given, or a server without ranges.
-        RetryableError: connections fail again and again.
+        InputError: no such file, one that was never given, or a server without ranges.
+        RetryableError: connections fail again and again, or a file is not given any more.
     """
 
-    def __init__(self, address: Address) -> None:
+    def __init__(self, address: Address, seen: Seen | None = None) -> None:
+        seen = seen or Seen()
         self._transport = transport(address)
         self.name = self._transport.shown
-        self.size, self.state, self._first = patiently(
-            lambda: self._transport.begin(_FIRST), self.name
-        )
+        try:
+            self.size, state, self._first = patiently(
+                lambda: self._transport.begin(_FIRST), self.name
+            )
+        except Refused as error:
+            if self.name in seen.given:
+                raise withheld(self.name, error.reason) from None
+            raise
+        seen.given.add(self.name)
+        self.state = f"{state or seen.unknown} {address.revision}".rstrip()
         self.fetched = len(self._first)
         """Bytes that have arrived so far."""
 
@@ -57,6 +85,8 @@ class RemoteFile:
                 arrived = error.done
                 failures = 1 if arrived else failures + 1
                 _wait(failures, error, self.name)
+            except Refused as error:
+                raise withheld(self.name, error.reason) from None
             done += arrived
             self.fetched += arrived
 

@@ -6,14 +6,14 @@ import json
 import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from megatron_bridge import families
 from megatron_bridge.sources import folder, fp8, gguf, remote_folder
 from megatron_bridge.sources.address import Address, parse
 from megatron_bridge.sources.ranges import LocalFile, Ranges
-from megatron_bridge.sources.remote import RemoteFile
+from megatron_bridge.sources.remote import RemoteFile, Seen
 from megatron_bridge.sources.stored import Readable
 
 
@@ -21,7 +21,7 @@ from megatron_bridge.sources.stored import Readable
 class Source:
     """A model's weights, and the folder with its `config.json`, tokenizer and other files.
 
-    Another process finds the weights by it.
+    Each thread opens the weights by it, for itself.
     """
 
     weights: str
@@ -38,6 +38,8 @@ class Source:
     """Bytes of the files that were brought to this disk."""
     name: str = ""
     """The model's own, where a GGUF file has one."""
+    seen: Seen = field(default_factory=Seen, repr=False, compare=False)
+    """What is known of the files elsewhere, for all who open them."""
 
     @classmethod
     def of_folder(cls, place: Path) -> Source:
@@ -76,8 +78,9 @@ class Source:
         if self.address is None:
             place = Path(self.weights)
             return LocalFile((place if place.is_dir() else place.parent) / name)
-        is_here = name.endswith(folder.INDEX_SUFFIX)
-        return LocalFile(self.files / name) if is_here else RemoteFile(self.address.join(name))
+        if name.endswith(folder.INDEX_SUFFIX):
+            return LocalFile(self.files / name)
+        return RemoteFile(self.address.join(name), self.seen)
 
 
 @contextmanager

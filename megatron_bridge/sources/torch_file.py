@@ -69,7 +69,7 @@ class _Storage:
     """A typed storage that the pickle names, as a file of its own.
 
     Where its bytes begin is found when they are first read: a file elsewhere is not asked for the
-    places of tensors that another process reads.
+    places of tensors that another thread reads.
     """
 
     def __init__(self, file: Ranges, info: zipfile.ZipInfo, dtype: Any) -> None:

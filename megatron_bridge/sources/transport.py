@@ -6,7 +6,7 @@ from typing import Protocol
 
 from megatron_bridge.errors import InputError, RetryableError
 
-_AGAIN = "run the same command again; what is finished is kept"
+_AGAIN = "run the same command again{}; what is finished is kept if the place tells ETag or date"
 
 
 class Transport(Protocol):
@@ -37,6 +37,20 @@ class Absent(InputError):
     """No such file there, or none that one may see."""
 
 
+class Refused(Absent):
+    """A file that is not given, for a `reason`."""
+
+    def __init__(self, name: str, reason: str) -> None:
+        super().__init__(
+            "The file is not given",
+            where=name,
+            expected="a file that can be read",
+            got=reason,
+            fix="see that the URL, its user and its signature are right and have not expired",
+        )
+        self.reason = reason
+
+
 def missing(name: str) -> Absent:
     """What is told of a file that is not there."""
     return Absent(
@@ -45,17 +59,6 @@ def missing(name: str) -> Absent:
         expected="a file that can be read",
         got="nothing there",
         fix="see that the URL names the folder with config.json and the weights",
-    )
-
-
-def refused(name: str, got: str) -> Absent:
-    """What is told of a server that will not give a file."""
-    return Absent(
-        "The file is not given",
-        where=name,
-        expected="a file that can be read",
-        got=got,
-        fix="see that the URL, its user and its signature are right and have not expired",
     )
 
 
@@ -110,5 +113,16 @@ def lost(name: str, reason: str, attempts: int) -> RetryableError:
         where=name,
         expected="an answer",
         got=f"{reason}, {attempts} times in a row",
-        fix=_AGAIN,
+        fix=_AGAIN.format(""),
+    )
+
+
+def withheld(name: str, reason: str) -> RetryableError:
+    """What is told of a file that was given, and is not given any more."""
+    return RetryableError(
+        "The file is not given any more",
+        where=name,
+        expected="a file that can be read to the end, as it could at the beginning",
+        got=reason,
+        fix=_AGAIN.format(", with a fresh signature or password"),
     )

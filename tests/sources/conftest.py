@@ -29,6 +29,7 @@ class Served(ThreadingHTTPServer):
         self.folder, self.sent, self.asked = folder, Counter[str](), Counter[str]()
         self.gives_ranges = True
         self.shifted = self.one_more = self.listing = False
+        self.refuses = self.tells_no_state = False
         self.broken_every = self.busy_every = 0
 
     @property
@@ -56,13 +57,15 @@ class Handler(BaseHTTPRequestHandler):
         number, path = sum(server.asked.values()), server.folder / name
         if server.busy_every and number % server.busy_every == 0:
             return self._answer(503, b"")
+        if server.refuses:
+            return self._answer(403, b"expired")
         if not name and server.listing:
             links = "".join(f'<a href="{p.name}">x</a>' for p in server.folder.iterdir())
             return self._answer(200, links.encode(), {"Content-Type": "text/html; charset=utf-8"})
         if not path.is_file():
             return self._answer(404, b"not here")
         data, stat = path.read_bytes(), path.stat()
-        headers = {"ETag": f'"{stat.st_mtime_ns}"'}
+        headers = {} if server.tells_no_state else {"ETag": f'"{stat.st_mtime_ns}"'}
         asked = self.headers.get("Range")
         if not asked or not server.gives_ranges:
             return self._answer(200, data, headers)
