@@ -11,6 +11,7 @@ from urllib.parse import parse_qsl, quote, unquote, urlsplit, urlunsplit
 from megatron_bridge.errors import ConfigError
 
 HIDDEN = "***"
+_WEB = {"http", "https"}
 _REVISIONS = {"revision", "version", "versionid", "generation"}
 
 
@@ -36,7 +37,7 @@ class Address:
     @property
     def is_http(self) -> bool:
         """True where a server is asked, which lists its files only if it likes to."""
-        return self.scheme in ("http", "https")
+        return self.scheme in _WEB
 
     @property
     def name(self) -> str:
@@ -80,14 +81,15 @@ def parse(given: Path | str) -> Path | Address:
     try:
         parts = urlsplit(text)
         # Other filesystems have places of other forms. A port is read when it is asked for.
-        if parts.scheme in ("http", "https") and (parts.port == 0 or not parts.hostname):
+        if parts.scheme in _WEB and (parts.port == 0 or not parts.hostname):
             raise malformed()
     except ValueError:
         # Its text quotes the URL.
         raise malformed() from None
     if parts.scheme in ("file", "local"):
         return Path(unquote(parts.netloc + parts.path))
-    if "::" in text:
+    # The name of a server can be an address of IPv6, such as [::1].
+    if "::" in text and parts.scheme not in _WEB:
         raise ConfigError(
             "A chain of URLs is not read",
             where="the model's URL",

@@ -21,7 +21,7 @@ from megatron_bridge.sources.stored import Readable
 class Source:
     """A model's weights, and the folder with its `config.json`, tokenizer and other files.
 
-    Each thread opens the weights by it, for itself.
+    Threads open the weights by it.
     """
 
     weights: str

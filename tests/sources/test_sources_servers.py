@@ -210,5 +210,6 @@ def test_what_a_user_names() -> None:
     assert address.join("a b").url == "https://u:p@host:8/m/a%20b?sig=1"
     assert address.shown == "https://***@host:8/m/?***"
     assert "sig" not in repr(address)
+    assert parse("http://[::1]:80/m") == Address("http://[::1]:80/m")
     with pytest.raises(ConfigError, match="chain"):
         parse("simplecache::https://host/m")
