@@ -96,7 +96,9 @@ def _reshard(options: argparse.Namespace) -> int:
     told = [
         f"iteration {found['iteration']:,}: {found['tensors']:,} tensors of the model and"
         f" {found['optimizer_tensors']:,} of its optimizer, {found['bytes']:,} bytes",
+        f"read back and equal bit by bit: {found['compared']['tensors']:,} tensors",
         *(f"left out: {what}: {count}" for what, count in left_out.items()),
+        *(f"note: {text}" for text in found["notes"]),
     ]
     print(json.dumps(found, indent=1) if options.json else "\n".join(told))
     return 0

@@ -108,7 +108,11 @@ _COMMANDS: dict[str, tuple[Callable[[argparse.ArgumentParser], Any], str, str]] 
     "reshard": (
         switches.add_reshard,
         "Turn Megatron-LM's old torch layout into torch_dist.\n\n"
-        "Weights and optimizer state; Megatron-LM takes the training up from it in any layout.",
+        "Weights and optimizer state; Megatron-LM takes the training up from it in any layout.\n"
+        "What was written is read back and compared bit by bit.\n\n"
+        "Megatron-LM's loss counts the rows that pad the vocabulary to a multiple of\n"
+        "--make-vocab-size-divisible-by x --tensor-model-parallel-size. In another layout keep\n"
+        "this product as it was, or the losses are not those of the run before.",
         "  python -m megatron_bridge reshard megatron/checkpoints resharded",
     ),
     "verify": (

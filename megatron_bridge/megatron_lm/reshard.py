@@ -2,7 +2,8 @@
 
 `torch_dist` does not depend on the layout of the run that wrote it, and Megatron-LM loads it at any
 other. No model is built and no process group: a block of a tensor is read from the ranks' files and
-written. A distributed optimizer's state gets the form that Megatron-LM calls `fully_reshardable`.
+written, and in the end read back and compared. A distributed optimizer's state gets the form that
+Megatron-LM calls `fully_reshardable`.
 
 Megatron-LM's loss counts the rows that pad its vocabulary, and their number depends on the layout:
 the same `--make-vocab-size-divisible-by` times tensor parallelism keeps it.
@@ -13,30 +14,29 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-from argparse import Namespace
-from collections.abc import Iterator, Mapping
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from megatron_bridge import torch_dist
-from megatron_bridge.errors import ConfigError
-from megatron_bridge.journal import Journal, unfinished
-from megatron_bridge.megatron_lm import extra_states
+from megatron_bridge import index_file, torch_dist
+from megatron_bridge.comparison import same_bits
+from megatron_bridge.errors import ConfigError, ProofError
+from megatron_bridge.journal import Journal, state_of, unfinished
+from megatron_bridge.megatron_lm import common_values, extra_states
+from megatron_bridge.megatron_lm.arguments import vocabulary_multiple
 from megatron_bridge.megatron_lm.folder import LATEST, open_run
-from megatron_bridge.megatron_lm.merging import Merged, merge
-from megatron_bridge.megatron_lm.optimizer import State, read_state
+from megatron_bridge.megatron_lm.merging import EMBEDDING, Merged
+from megatron_bridge.megatron_lm.optimizer import State, merged, read_state
 from megatron_bridge.megatron_lm.ranks import Ranks, read
 from megatron_bridge.runner import Progress, run, threads
-from megatron_bridge.sources.inert import Named
-from megatron_bridge.sources.stored import BLOCK_BYTES, Stored
+from megatron_bridge.sources.stored import BLOCK_BYTES
 from megatron_bridge.transfer import GROUP_BYTES
 
 if TYPE_CHECKING:
     import torch
-
-_RESHARDABLE = "fully_reshardable"
-"""Megatron's name for a distributed optimizer's state that has the shapes of the parameters."""
 
 RELEASE = "release"
 VERSION = 1
@@ -59,11 +59,14 @@ class Source:
         """Open a checkpoint's own folder."""
         ranks = Ranks(folder)
         state = read_state(ranks.files)
-        tensors = dict(ranks.merged)
-        for kind, trees in (state.tensors if state else {}).items():
-            for key, one in merge(ranks.files, trees).items():
-                tensors[f"optimizer.state.{kind}.{key}"] = one
-        return cls(ranks, state, tensors)
+        moments = merged(ranks.files, state, ranks.merged) if state else {}
+        return cls(ranks, state, ranks.merged | moments)
+
+    def read(self, piece: Piece) -> torch.Tensor:
+        """Return some rows, or a tensor that has none."""
+        key, index, start, stop = piece
+        tail = self.tensors[key].shape[len(index) :]
+        return read(self.tensors, self.ranks.folder, key, index, start, stop if tail else None)
 
 
 def reshard(
@@ -78,11 +81,13 @@ def reshard(
         memory: a ceiling in bytes, by default half of the machine's.
 
     Returns:
-        What was written, and `left_out`: what `torch_dist` has no place for, and how much of it.
+        What was written; `compared`: what of it was read back and is equal bit by bit; `left_out`:
+        what `torch_dist` has no place for, and how much of it; `notes`: sentences for the user.
 
     Raises:
         ConfigError: the checkpoint is in `torch_dist` already, or `out` is not empty.
         InputError, MappingError: the checkpoint is incomplete, damaged or of an unknown kind.
+        ProofError: what was written is not what was read; nothing is kept.
     """
     found = open_run(Path(folder))
     if found.format != "torch":
@@ -104,43 +109,124 @@ def _write(
     source: Source, out: Path, progress: Progress | None, memory: int | None
 ) -> dict[str, Any]:
     folder, iteration = source.ranks.folder, source.ranks.iteration or 0
+    files, model = source.ranks.files, source.ranks.merged
     size = sum(math.prod(one.shape) * one.dtype.itemsize for one in source.tensors.values())
     groups = list(_groups(source.tensors))
-    identity = {"reshard": str(folder), "files": _files(folder), "version": VERSION}
+    identity = {
+        "reshard": str(folder),
+        "files": state_of(folder.rglob("*.pt")),
+        "pieces": repr(groups),
+        "version": VERSION,
+    }
+    common, left_out = common_values.of_run(source.ranks, source.state, iteration)
     with unfinished(out, identity) as (partial, journal):
         # A converted model, without a number of steps, lies in a folder of this name.
         release = folder.name == RELEASE
         place = partial / (RELEASE if release else f"iter_{iteration:07d}")
         place.mkdir(exist_ok=True)
-        todo = [n for n in range(len(groups)) if journal.get(f"write-{n}") is None]
-        work = functools.partial(_write_group, source, place)
-        done = len(groups) - len(todo)
-        results = run(work, [(n, groups[n]) for n in todo], threads(memory, size))
-        for number, blocks in zip(todo, results, strict=True):
-            journal.note(f"write-{number}", blocks)
-            done += 1
-            if progress is not None:
-                total = len(source.tensors)
-                progress(total * done // len(groups), total, unit="tensors")
-        common, left_out = _common(source, iteration)
-        files, merged = source.ranks.files, source.ranks.merged
-        empty = extra_states.keys(files, source.ranks.trees, merged)
+        work = _Work(groups, journal, threads(memory, size), progress, len(source.tensors))
+        work.run("write", functools.partial(_write_group, source, place))
+        empty = extra_states.keys(files, source.ranks.trees, model)
         torch_dist.write_index(place, _placed(journal, len(groups)), common, empty)
+        with _Written(source, place) as written:
+            work.run("compare", written.compare)
         latest = RELEASE if release else str(iteration)
         (partial / LATEST).write_text(latest, encoding="utf-8")
     return {
         "iteration": iteration,
-        "tensors": len(source.ranks.merged),
-        "optimizer_tensors": len(source.tensors) - len(source.ranks.merged),
+        "tensors": len(model),
+        "optimizer_tensors": len(source.tensors) - len(model),
         "bytes": size,
+        "compared": {"tensors": len(source.tensors), "bytes": size},
         "left_out": left_out,
+        "notes": list(_notes(source)),
     }
 
 
-def _files(folder: Path) -> list[list[Any]]:
-    """Name, size, time of change and inode of every file."""
-    stats = [(path, path.stat()) for path in sorted(folder.rglob("*.pt"))]
-    return [[str(path), s.st_size, s.st_mtime_ns, s.st_ino] for path, s in stats]
+class _Work:
+    """Groups of pieces, gone through once to write them and once to compare them."""
+
+    def __init__(
+        self,
+        groups: list[list[Piece]],
+        journal: Journal,
+        count: int,
+        progress: Progress | None,
+        tensors: int,
+    ) -> None:
+        self._groups, self._journal, self._threads = groups, journal, count
+        self._progress, self._tensors, self._done = progress, tensors, 0
+
+    def run(self, stage: str, function: Callable[[tuple[int, list[Piece]]], Any]) -> None:
+        """Do what the journal does not have; it keeps each result."""
+        names = [f"{stage}-{number}" for number in range(len(self._groups))]
+        todo = [n for n, name in enumerate(names) if self._journal.get(name) is None]
+        self._done += len(names) - len(todo)
+        # A consumer that fails must end the threads before their files are removed.
+        with closing(run(function, [(n, self._groups[n]) for n in todo], self._threads)) as results:
+            for number, result in zip(todo, results, strict=True):
+                self._journal.note(names[number], result)
+                self._done += 1
+                if self._progress is not None:
+                    total = 2 * self._tensors
+                    done = total * self._done // (2 * len(names))
+                    self._progress(done, total, unit="tensors")
+
+
+class _Written:
+    """What lies in the new files, held against what it was read from; opened by each thread."""
+
+    def __init__(self, source: Source, place: Path) -> None:
+        self._source, self._place = source, place
+        self._readers: list[torch_dist.Reader] = []
+        self._of_thread = threading.local()
+
+    def compare(self, numbered: tuple[int, list[Piece]]) -> int:
+        """Return how many pieces of a group are equal bit by bit: all of them.
+
+        Raises:
+            ProofError: one differs.
+        """
+        if not hasattr(self._of_thread, "reader"):
+            self._of_thread.reader = torch_dist.Reader(self._place)
+            self._readers.append(self._of_thread.reader)
+        reader: torch_dist.Reader = self._of_thread.reader
+        number, group = numbered
+        for piece in group:
+            key, index, start, stop = piece
+            wanted = self._source.read(piece)
+            found = reader.read(key, index, start, stop if wanted.ndim else None)
+            shape = self._source.tensors[key].shape, wanted.dtype
+            if reader.shapes()[key] != shape or not same_bits(found, wanted):
+                raise ProofError(
+                    "What was written differs from what was read",
+                    where=f"{key} {list(index)}, rows {start} to {stop}, file {number}",
+                    expected=f"what lies in {self._source.ranks.folder}, bit by bit",
+                    got="other values; nothing was kept",
+                    fix="look for errors of the disk, and run again",
+                )
+        return len(group)
+
+    def __enter__(self) -> _Written:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for reader in self._readers:
+            reader.close()
+
+
+def _notes(source: Source) -> Iterator[str]:
+    """Say what a user must know before the run goes on."""
+    if source.state is None:
+        yield "the checkpoint holds no optimizer: a run that goes on begins its moments anew"
+    arguments = source.ranks.arguments
+    multiple, words = vocabulary_multiple(arguments), source.ranks.merged.get(EMBEDDING)
+    if multiple and words:
+        yield (
+            f"the vocabulary has {words.shape[0]:,} rows, padded to a multiple of {multiple}: keep "
+            "--make-vocab-size-divisible-by x --tensor-model-parallel-size at this, because "
+            "Megatron-LM's loss counts the padding"
+        )
 
 
 def _groups(tensors: Mapping[str, Merged]) -> Iterator[list[Piece]]:
@@ -180,10 +266,9 @@ def _chunk(source: Source, piece: Piece) -> torch_dist.Chunk:
     ones = (1,) * len(index)
 
     def produce() -> torch.Tensor:
-        values = read(source.tensors, folder, key, index, start, stop if tail else None)
+        values = source.read(piece)
         return values.reshape(*ones, *values.shape)
 
-    folder = source.ranks.folder
     return torch_dist.Chunk(
         key=key,
         offset=(*index, start, *(0 for _ in tail[1:])) if tail else index,
@@ -194,61 +279,6 @@ def _chunk(source: Source, piece: Piece) -> torch_dist.Chunk:
     )
 
 
-def _placed(journal: Journal, count: int) -> Iterator[torch_dist.Placed]:
+def _placed(journal: Journal, count: int) -> Iterator[index_file.Placed]:
     for number in range(count):
-        yield from (torch_dist.Placed(**block) for block in journal.get(f"write-{number}"))
-
-
-def _common(source: Source, iteration: int) -> tuple[dict[str, Any], dict[str, int]]:
-    """What all ranks have in common, and how much of what was left out."""
-    files, state = source.ranks.files, source.state
-    kept = {n: v for n, v in files.arguments.items() if not isinstance(v, Named)}
-    left_out = {
-        "random states of ranks": sum("rng_state" in tree for tree in files.trees.values()),
-        "data loader states of reruns": sum(
-            "rerun_state_machine" in tree for tree in files.trees.values()
-        ),
-        "arguments that are objects": len(files.arguments) - len(kept),
-        "extra states of Transformer Engine": source.ranks.extra_states,
-    }
-    kept |= {"ckpt_format": "torch_dist", "use_dist_ckpt": True, "no_save_rng": True}
-    kept |= {"no_save_optim": state is None, "ckpt_fully_parallel_save": True}
-    content: dict[str, Any] = {"singleton_local_shards": False, "chained_optim_avoid_prefix": True}
-    common: dict[str, Any] = {
-        "args": Namespace(**_values(kept)),
-        "checkpoint_version": files.first().get("checkpoint_version", 3.0),
-        "iteration": iteration,
-        "content_metadata": content,
-    }
-    for name in ("opt_param_scheduler", "num_floating_point_operations_so_far"):
-        if name in files.first():
-            common[name] = _values(files.first()[name])
-    if state is not None:
-        if state.distributed:
-            content["distrib_optim_sharding_type"] = _RESHARDABLE
-        optimizers = [_optimizer(state, number) for number in range(len(state.groups))]
-        common["optimizer"] = optimizers[0] if len(optimizers) == 1 else dict(enumerate(optimizers))
-    return common, {name: count for name, count in left_out.items() if count}
-
-
-def _optimizer(state: State, number: int) -> dict[str, Any]:
-    """What an optimizer has but tensors of parameters."""
-    inner: dict[str, Any] = {"param_groups": _values(state.groups[number])}
-    step = state.steps[number]
-    if not state.distributed:
-        inner["state"] = {} if step is None else {"common_step": step}
-    found: dict[str, Any] = {"optimizer": inner} if state.wrapped else inner
-    if state.distributed:
-        found["param_state_sharding_type"] = _RESHARDABLE
-    return found | dict(_values(state.others[number]))
-
-
-def _values(tree: Any) -> Any:
-    """A tree of plain values, its tensors read."""
-    if isinstance(tree, Stored):
-        return tree.read()
-    if isinstance(tree, Mapping):
-        return {key: _values(value) for key, value in tree.items()}
-    if isinstance(tree, (list, tuple)):
-        return type(tree)(_values(value) for value in tree)
-    return tree
+        yield from (index_file.Placed(**block) for block in journal.get(f"write-{number}"))

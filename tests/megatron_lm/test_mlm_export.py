@@ -309,6 +309,9 @@ def test_reshard_and_export_of_what_it_wrote(
     told = capsys.readouterr().out
     assert "iteration 3: " in told
     assert "left out: " in told
+    assert "read back and equal bit by bit: " in told
+    assert "holds no optimizer" in told
+    assert "padded to a multiple of 16: keep --make-vocab-size-divisible-by" in told
     found = export_hf(tmp_path / "new", tmp_path / "out", proof=TENSORS)
     assert found["origin"]["format"] == "torch_dist"
     assert distance(tmp_path / "out", "tied-torch") < 5e-5

@@ -164,6 +164,26 @@ def test_a_payload_is_refused_before_it_runs(tmp_path: Path, key: str) -> None:
     assert not (tmp_path / "ran").exists()
 
 
+@pytest.mark.parametrize(
+    ("tree", "words"),
+    [
+        ([1], "holds no model.*list"),
+        ({1: 2}, "holds no model"),
+        ({"modelfoo": {}}, "holds no model.*modelfoo"),
+        ({"model": [1]}, "model_optim_rng.pt, model.*list"),
+        ({"model": {}, "args": 5}, "model_optim_rng.pt, args.*int"),
+        ({"model": {}, "iteration": "x"}, "model_optim_rng.pt, iteration.*str"),
+    ],
+)
+def test_a_file_that_holds_something_else_is_a_sentence(
+    tmp_path: Path, tree: Any, words: str
+) -> None:
+    (tmp_path / "mp_rank_00").mkdir()
+    torch.save(tree, tmp_path / "mp_rank_00" / "model_optim_rng.pt")
+    with pytest.raises(InputError, match=words):
+        Ranks(tmp_path)
+
+
 def test_an_unknown_tensor_is_refused_with_the_nearest_name(tmp_path: Path) -> None:
     folder = save(tmp_path, {"mp_rank_00": {f"{LAYERS}0.mlp.linear_fc3.weight": torch.ones(2, 2)}})
     with pytest.raises(MappingError, match=r"linear_fc3.*mlp\.linear_fc"):
