@@ -43,6 +43,16 @@ def lines(certificate: Certificate) -> list[str]:
             f"the built model was compared with config.json in {len(built['compared'])} facts; it"
             f" has {built['parameters']['padding']:,} parameters more, as padding"
         )
+    if certificate["dtype"]["cast"]:
+        formats = [", ".join(certificate["dtype"][side]) for side in ("hugging_face", "megatron")]
+        told.append(
+            f"CAST: {formats[0]} in the folder, {formats[1]} in the checkpoint; equal after a cast "
+            "to the narrower one"
+        )
+    told += [
+        f"NOT FINITE: {name}: {count:,} values are NaN or infinite"
+        for name, count in inverse.get("not_finite", {}).items()
+    ]
     told += _answers(certificate) + _origin(certificate)
     if source := certificate.get("source"):
         told.append(

@@ -35,6 +35,15 @@ class Run(NamedTuple):
     """A finite value is infinite in that format."""
 
 
+class Compared(NamedTuple):
+    """What a comparison found of one tensor."""
+
+    digest: str
+    state: str
+    not_finite: int
+    """Values that are NaN or infinite."""
+
+
 class Notes:
     """What one process has read of a source."""
 
@@ -69,18 +78,19 @@ class Direct:
 
     def __init__(self, stored: Readable) -> None:
         self._stored = stored
-        self._digest, self._state = hashlib.sha256(), EQUAL
+        self._digest, self._state, self._not_finite = hashlib.sha256(), EQUAL, 0
 
     def take(self, row: int, values: torch.Tensor) -> None:
         """Compare rows from `row` on; blocks come in the order of the rows."""
         part = self._stored.read(row, row + len(values)) if values.ndim else self._stored.read()
         self._digest.update(_bits(part))
+        self._not_finite += _not_finite(part)
         if self._state in (EQUAL, CAST):
             self._state = _state(part, values)
 
-    def result(self) -> tuple[str, str]:
+    def result(self) -> Compared:
         """Return the digest of the source's tensor, and the state of the checkpoint's."""
-        return self._digest.hexdigest(), self._state
+        return Compared(self._digest.hexdigest(), self._state, self._not_finite)
 
 
 class Again:
@@ -94,10 +104,11 @@ class Again:
         self._runs = deque(sorted(Run(*run) for run in entry["runs"]))
         self._row = self._in_run = 0
         self._whole, self._digest = hashlib.sha256(), hashlib.sha256()
-        self._state = EQUAL
+        self._state, self._not_finite = EQUAL, 0
 
     def take(self, row: int, values: torch.Tensor) -> None:
         """Compare rows from `row` on; blocks come in the order of the rows."""
+        self._not_finite += _not_finite(values)
         if values.dtype != self._dtype and self._state == EQUAL:
             self._state = CAST
         kept = values.to(narrower(self._dtype, values.dtype)).contiguous()
@@ -116,9 +127,10 @@ class Again:
             if self._in_run == run.rows:
                 self._end(run)
 
-    def result(self) -> tuple[str, str]:
+    def result(self) -> Compared:
         """Return the digest of the tensor in the narrower format, and its state."""
-        return self._whole.hexdigest(), _DIFFERS if self._runs else self._state
+        state = _DIFFERS if self._runs else self._state
+        return Compared(self._whole.hexdigest(), state, self._not_finite)
 
     def _end(self, run: Run) -> None:
         if self._state in (EQUAL, CAST):
@@ -162,6 +174,16 @@ def _state(one: torch.Tensor, other: torch.Tensor) -> str:
         if target.dtype.itemsize == narrow and same_bits(source.to(target.dtype), target):
             return _OVERFLOWS if _overflows(source, target) else CAST
     return _DIFFERS
+
+
+def _not_finite(values: torch.Tensor) -> int:
+    import torch
+
+    # One pass that keeps nothing: a sum is finite unless a value is not, or the sum overflows.
+    wide = torch.float64 if values.dtype == torch.float64 else torch.float32
+    if bool(values.sum(dtype=wide).isfinite()):
+        return 0
+    return int((~values.isfinite()).sum())
 
 
 def _overflows(source: torch.Tensor, target: torch.Tensor) -> bool:

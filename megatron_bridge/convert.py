@@ -28,19 +28,19 @@ from megatron_bridge import (
 from megatron_bridge.config import DType, Form
 from megatron_bridge.conversion import Conversion
 from megatron_bridge.errors import MappingError
-from megatron_bridge.journal import state_of, unfinished
+from megatron_bridge.journal import refuse_a_full, state_of, unfinished
 from megatron_bridge.mapping import check
 from megatron_bridge.megatron_lm import origin
 from megatron_bridge.megatron_lm.origin import Origin
 from megatron_bridge.megatron_lm.sides import NOTHING, Given
 from megatron_bridge.proof import EVERYTHING, Proof, add_answers, add_architecture
-from megatron_bridge.runner import Progress, Runner
+from megatron_bridge.runner import Progress, Runner, threads
 from megatron_bridge.sources import source as sources
 from megatron_bridge.sources.source import Source
 from megatron_bridge.transfer import Job, Sides
 from megatron_bridge.verify import certify
 
-VERSION = 2
+VERSION = 3
 """Raised when the same model must give other bytes, or the journal has another form; an unfinished
 run of another begins anew."""
 
@@ -72,6 +72,9 @@ def import_hf(
         ProofError: what was written differs from what was read, or is not the same model.
     """
     out = Path(out)
+    # Hours of work, or a minute on a slow machine, must not come before these.
+    refuse_a_full(out, *(() if isinstance(hf_dir, str) and "://" in hf_dir else (Path(hf_dir),)))
+    threads(memory, 0)
     with sources.opened(hf_dir, dtype) as source:
         return _import(source, out, dtype, progress, proof, memory, scratch)
 
@@ -110,6 +113,8 @@ def export_hf(
             asked for.
     """
     other = Path(like).resolve() if like else None
+    refuse_a_full(Path(out), Path(folder))
+    threads(memory, 0)
     with origin.opened(Path(folder).resolve(), other, given) as begin:
         return _export(begin, Path(out), dtype, progress, form, proof, memory, scratch)
 

@@ -58,16 +58,22 @@ def unfinished(
         ConfigError: `out` is not empty, or another process is at work on it.
         InputError: the folder cannot be made.
     """
-    _refuse_a_full(out)
+    refuse_a_full(out)
     work = (scratch or out.parent) / f".{out.name}.unfinished"
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
         work.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise InputError("The output folder cannot be made", where=out, got=error) from error
+        raise InputError(
+            "The output folder cannot be made",
+            where=out,
+            expected="a folder that can be written to",
+            got=error,
+            fix="choose another folder, or see to its parent",
+        ) from error
     with (work / "lock").open("w") as lock:
         _take(lock, out)
-        _refuse_a_full(out)  # another process may have filled it meanwhile
+        refuse_a_full(out)  # another process may have filled it meanwhile
         mark = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()
         told = work / "identity"
         if not (work / "data").is_dir() or not told.is_file() or told.read_text() != mark:
@@ -95,7 +101,21 @@ def state_of(paths: Iterable[Path]) -> list[list[Any]]:
     return [[str(path), s.st_size, s.st_mtime_ns, s.st_ino] for path, s in stats]
 
 
-def _refuse_a_full(out: Path) -> None:
+def refuse_a_full(out: Path, *sources: Path) -> None:
+    """Refuse an output folder that holds something, or lies in what is read.
+
+    Raises:
+        ConfigError: it does.
+    """
+    for source in sources:
+        if out.resolve().is_relative_to(source.resolve()):
+            raise ConfigError(
+                "The output folder lies in what is read",
+                where=out,
+                expected=f"a folder outside of {source}",
+                got="one in it",
+                fix="choose another folder",
+            )
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise ConfigError(
             "The output folder is not empty",

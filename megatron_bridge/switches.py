@@ -28,10 +28,10 @@ def add_import(command: argparse.ArgumentParser) -> None:
 
 def add_export(command: argparse.ArgumentParser) -> None:
     """Add those of `export`."""
-    command.add_argument("checkpoint", type=Path, help=f"{_CHECKPOINT}; or {_RUN}")
+    command.add_argument("checkpoint", type=_path, help=f"{_CHECKPOINT}; or {_RUN}")
     command.add_argument(
         "--like",
-        type=Path,
+        type=_path,
         metavar="HF_DIR",
         help="take config, tokenizer and other files from this folder; default: from the "
         "checkpoint's hf/, byte for byte as they were imported. For a directory of Megatron-LM its "
@@ -39,7 +39,7 @@ def add_export(command: argparse.ArgumentParser) -> None:
     )
     command.add_argument(
         "--tokenizer",
-        type=Path,
+        type=_path,
         metavar="DIR",
         help="for a directory of Megatron-LM: the tokenizer's folder; default: the folder that "
         "the run's arguments name, if it is on this disk",
@@ -78,8 +78,8 @@ def add_inspect(command: argparse.ArgumentParser) -> None:
 
 def add_reshard(command: argparse.ArgumentParser) -> None:
     """Add those of `reshard`."""
-    command.add_argument("folder", type=Path, help=_RUN)
-    command.add_argument("out", type=Path, help="folder to write; new or empty")
+    command.add_argument("folder", type=_path, help=_RUN)
+    command.add_argument("out", type=_path, help="folder to write; new or empty")
     command.add_argument("--json", action="store_true", help="print what was written as JSON")
     _memory(command)
 
@@ -87,10 +87,10 @@ def add_reshard(command: argparse.ArgumentParser) -> None:
 def add_verify(command: argparse.ArgumentParser) -> None:
     """Add those of `verify`."""
     command.add_argument("hf_dir", type=_place, help=_HF_DIR)
-    command.add_argument("checkpoint", type=Path, help=_CHECKPOINT)
+    command.add_argument("checkpoint", type=_path, help=_CHECKPOINT)
     command.add_argument(
         "--out",
-        type=Path,
+        type=_path,
         metavar="FILE",
         help="write the certificate here, and print what it says in lines; default: print it",
     )
@@ -99,10 +99,10 @@ def add_verify(command: argparse.ArgumentParser) -> None:
 
 def add_train(command: argparse.ArgumentParser) -> None:
     """Add those of `train`."""
-    command.add_argument("checkpoint", type=Path, help=f"the start: {_CHECKPOINT}")
+    command.add_argument("checkpoint", type=_path, help=f"the start: {_CHECKPOINT}")
     command.add_argument(
         "--data",
-        type=Path,
+        type=_path,
         required=True,
         metavar="PREFIX",
         help="the training split in Megatron's indexed format: PREFIX.bin and PREFIX.idx",
@@ -116,7 +116,7 @@ def add_train(command: argparse.ArgumentParser) -> None:
     )
     command.add_argument(
         "--out",
-        type=Path,
+        type=_path,
         required=True,
         metavar="FOLDER",
         help="the run's log, ledger and checkpoints; the same call goes on from what lies there",
@@ -138,10 +138,10 @@ def add_train(command: argparse.ArgumentParser) -> None:
 
 def add_logits(command: argparse.ArgumentParser) -> None:
     """Add those of `logits`."""
-    command.add_argument("checkpoint", type=Path, help=_CHECKPOINT)
+    command.add_argument("checkpoint", type=_path, help=_CHECKPOINT)
     command.add_argument(
         "--tokens",
-        type=Path,
+        type=_path,
         required=True,
         metavar="FILE",
         help="token ids as a JSON list of lists, all of one length: [[1, 2, 3], [4, 5, 6]]",
@@ -151,10 +151,10 @@ def add_logits(command: argparse.ArgumentParser) -> None:
 
 def add_generate(command: argparse.ArgumentParser) -> None:
     """Add those of `generate`."""
-    command.add_argument("checkpoint", type=Path, help=_CHECKPOINT)
+    command.add_argument("checkpoint", type=_path, help=_CHECKPOINT)
     command.add_argument(
         "--prompts",
-        type=Path,
+        type=_path,
         required=True,
         metavar="FILE",
         help="token ids as a JSON list of lists, of any lengths: [[1, 2, 3], [4, 5]]",
@@ -185,7 +185,7 @@ def add_families(command: argparse.ArgumentParser) -> None:
 
 
 def _output(command: argparse.ArgumentParser, default: str) -> None:
-    command.add_argument("out", type=Path, help="folder to write; new or empty")
+    command.add_argument("out", type=_path, help="folder to write; new or empty")
     command.add_argument(
         "--dtype", choices=get_args(DType), help=f"number format of the weights; default: {default}"
     )
@@ -203,14 +203,14 @@ def _proof(command: argparse.ArgumentParser) -> None:
     )
     command.add_argument(
         "--tokens",
-        type=Path,
+        type=_path,
         metavar="FILE",
         help="ids for --logits as a JSON list of lists, all of one length; default: 2 x 64 from "
         "all over the vocabulary",
     )
     command.add_argument(
         "--text",
-        type=Path,
+        type=_path,
         metavar="FILE",
         help="compare the zero-shot loss on this text (UTF-8; its first 8,192 tokens)",
     )
@@ -239,7 +239,7 @@ def _bytes(text: str) -> int:
 
 
 def _ranks(command: argparse.ArgumentParser, out: str) -> None:
-    command.add_argument("--out", type=Path, required=True, metavar="FILE", help=out)
+    command.add_argument("--out", type=_path, required=True, metavar="FILE", help=out)
     _layout(command)
     command.add_argument(
         "--dtype",
@@ -249,9 +249,18 @@ def _ranks(command: argparse.ArgumentParser, out: str) -> None:
     )
 
 
+def _path(text: str) -> Path:
+    """A path as a shell understands it, also in quotes."""
+    if not text:
+        raise argparse.ArgumentTypeError("an empty path")
+    return Path(text).expanduser()
+
+
 def _place(text: str) -> Path | str:
     place = parse(text)
-    return place if isinstance(place, Path) else text
+    if not isinstance(place, Path):
+        return text
+    return place if "://" in text else _path(text)
 
 
 def _layout(command: argparse.ArgumentParser) -> None:

@@ -52,7 +52,14 @@ def write_file(path: Path, chunks: Iterable[Chunk]) -> list[Placed]:
     with path.open("wb") as file:
         for chunk in chunks:
             start = file.tell()
-            torch.save(chunk.produce(), file)
+            block = chunk.produce()
+            try:
+                torch.save(block, file)
+            except RuntimeError as error:
+                # PyTorch ends its archive on a disk that is full, and only tells of that.
+                if isinstance(error.__context__, OSError):
+                    raise error.__context__ from None
+                raise
             placed.append(
                 Placed(
                     key=chunk.key,

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from megatron_bridge import hf, torch_dist
 from megatron_bridge.blocks import PADDING, RowMap
-from megatron_bridge.comparison import Again, Direct, Noted, Notes
+from megatron_bridge.comparison import Again, Compared, Direct, Noted, Notes
 from megatron_bridge.config import DType
 from megatron_bridge.conversion import Conversion, cast
 from megatron_bridge.errors import MappingError, PipelineError
@@ -350,12 +350,10 @@ def write_tensors(
     return written
 
 
-def compare(sides: Sides, numbered: tuple[int, Group]) -> dict[str, tuple[str, str]]:
-    """Compare one group of tensors on both sides, block by block.
+def compare(sides: Sides, numbered: tuple[int, Group]) -> dict[str, Compared]:
+    """Compare one group of tensors on both sides, block by block; return what by Hugging Face name.
 
-    Returns:
-        By Hugging Face name: the digest of its tensor there, and how the other side's is: "equal",
-        "cast" (equal after a cast to the narrower format), or a word for what is wrong.
+    States are "equal", "cast" (equal after a cast to the narrower format), or what is wrong.
     """
     one = sides.mine()
     found: dict[str, Direct | Again] = {}

@@ -98,13 +98,16 @@ def certify(kind: str, sides: Sides, run: Runner, journal: Journal | None = None
     problems += _other_shapes(one) if not problems else []
     digests: dict[str, str] = {}
     cast: list[str] = []
+    not_finite: dict[str, int] = {}
     if not problems:
         pieces = transfer.groups(one, one.stored_spec, parts=True)
         compared = run(functools.partial(transfer.compare, sides), pieces, journal, "compare")
         results = {name: result for group in compared for name, result in group.items()}
         for bound in model.bounds:
             for name in bound.hf:
-                digests[name], state = results[name]
+                digests[name], state, count = results[name]
+                if count:
+                    not_finite[name] = count
                 if state == "cast":
                     cast.append(name)
                 elif state != "equal":
@@ -158,6 +161,7 @@ def certify(kind: str, sides: Sides, run: Runner, journal: Journal | None = None
         "inverse": {
             "algorithm": "sha256",
             "tensors": digests,
+            "not_finite": not_finite,
             **({"of": "values as the checkpoint holds them"} if cast and _rounded(one) else {}),
             "rows_normalised_to_length_1": model.changed(),
         },

@@ -88,12 +88,16 @@ def read_config(folder: Path) -> dict[str, Any]:
     path = Path(folder) / "config.json"
     try:
         config = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError as error:
+    except (FileNotFoundError, NotADirectoryError) as error:
         raise InputError(
             "The model folder has no config.json",
             where=folder,
             expected="config.json beside *.safetensors",
-            got="a folder without it" if Path(folder).is_dir() else "no such folder",
+            got="a folder without it"
+            if Path(folder).is_dir()
+            else "a file"
+            if Path(folder).is_file()
+            else "no such folder",
             fix="give the folder that holds config.json",
         ) from error
     except (UnicodeDecodeError, json.JSONDecodeError) as error:

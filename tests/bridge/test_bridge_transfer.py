@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import resource
 import shutil
 import signal
 import subprocess
@@ -17,7 +18,7 @@ import torch
 import toys
 from safetensors.torch import load_file, save_file
 
-from megatron_bridge import checkpoint, runner, transfer
+from megatron_bridge import certificate, checkpoint, runner, transfer
 from megatron_bridge.blocks import PADDING, RowMap
 from megatron_bridge.convert import export_hf, import_hf
 from megatron_bridge.errors import ConfigError, InputError, ProofError
@@ -149,6 +150,92 @@ def test_a_killed_conversion_goes_on_where_it_stopped(
     assert {n: (out / n).stat().st_ino for n in before} == before
     assert digests(out) == digests(tmp_path / "undisturbed")
     assert not work.exists()
+
+
+def test_side_files_of_an_earlier_run_are_not_kept(model: Path, tmp_path: Path) -> None:
+    """What was killed with another tokenizer begins anew."""
+    import_hf(model, tmp_path / "ckpt", proof=TENSORS)
+    like = Path(shutil.copytree(model, tmp_path / "like"))
+    (like / "chat_template.jinja").write_text("{{ messages }}")
+
+    def interrupt(*_: Any, **__: Any) -> None:
+        raise KeyboardInterrupt
+
+    out = tmp_path / "back"
+    with pytest.raises(KeyboardInterrupt):
+        export_hf(tmp_path / "ckpt", out, like, progress=interrupt, proof=TENSORS)
+    (tmp_path / ".back.unfinished" / "data" / "chat_template.jinja").write_text("left")
+    export_hf(tmp_path / "ckpt", out, proof=TENSORS)
+    assert not (out / "chat_template.jinja").exists()
+
+
+def test_many_files_and_threads_stay_within_the_limit_of_open_files(
+    small: None, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of 90 shards and hundreds of groups, eight threads hold fewer than 256 files."""
+    tensors = load_file(model / "model.safetensors")
+    folder = Path(shutil.copytree(model, tmp_path / "hf"))
+    (folder / "model.safetensors").unlink()
+    for number, (name, tensor) in enumerate(tensors.items()):
+        save_file({name: tensor}, folder / f"model-{number:05d}.safetensors")
+    for number in range(90 - len(tensors)):
+        save_file({}, folder / f"more-{number:05d}.safetensors")
+    monkeypatch.setattr(transfer, "GROUP_BYTES", 1)
+    monkeypatch.setattr(runner, "threads", lambda *_: 8)
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (len(os.listdir("/proc/self/fd")) + 256, hard))
+    try:
+        import_hf(folder, tmp_path / "ckpt", proof=TENSORS)
+        export_hf(tmp_path / "ckpt", tmp_path / "back", proof=TENSORS)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert len(list((tmp_path / "ckpt").glob("*.distcp"))) >= 30
+    assert load_file(tmp_path / "back" / "model.safetensors").keys() == tensors.keys()
+
+
+def test_a_disk_that_is_full_is_told_and_the_work_is_kept(model: Path, tmp_path: Path) -> None:
+    """Status 3, a sentence, and the same command goes on."""
+    code = (
+        "import resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, 200_000));"
+        "from megatron_bridge.__main__ import main; sys.exit(main(sys.argv[1:]))"
+    )
+    run = subprocess.run(
+        [sys.executable, "-c", code, "import", str(model), str(tmp_path / "out")],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert run.returncode == 3
+    assert "File too large" in run.stderr
+    assert "Traceback" not in run.stderr
+    assert not (tmp_path / "out").exists()
+
+
+def test_values_that_are_not_finite_are_counted(model: Path, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(model, tmp_path / "hf"))
+    tensors = load_file(folder / "model.safetensors")
+    name = next(name for name in tensors if name.endswith("up_proj.weight"))
+    tensors[name][0, :3] = torch.tensor([float("nan"), float("inf"), -float("inf")])
+    huge = next(name for name in tensors if name.endswith("down_proj.weight"))
+    tensors[huge].fill_(3e38)  # finite, though their sum is not
+    save_file(tensors, folder / "model.safetensors")
+    found = import_hf(folder, tmp_path / "ckpt", proof=TENSORS)
+    assert found["holds"]
+    assert found["inverse"]["not_finite"] == {name: 3}
+    assert f"NOT FINITE: {name}: 3 values are NaN or infinite" in certificate.lines(found)
+
+
+def test_a_cast_is_told(model: Path, tmp_path: Path) -> None:
+    found = import_hf(model, tmp_path / "ckpt", "bfloat16", proof=TENSORS)
+    assert any(line.startswith("CAST: float32 in the folder") for line in certificate.lines(found))
+    found = export_hf(tmp_path / "ckpt", tmp_path / "back", proof=TENSORS)
+    assert not any(line.startswith("CAST") for line in certificate.lines(found))
+
+
+def test_an_output_in_what_is_read_is_refused(model: Path, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(model, tmp_path / "hf"))
+    with pytest.raises(ConfigError, match="lies in what is read"):
+        import_hf(folder, folder / "out", proof=TENSORS)
+    assert not (folder / "out").exists()
 
 
 def test_another_source_begins_anew(model: Path, tmp_path: Path) -> None:
