@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from flows import lineage, pictures
+from flows import corpus, lineage, pictures
 from flows.config import PipelineConfig
 from megatron_bridge.resume import LOG
 from tasks.core.errors import InputError
@@ -59,7 +59,7 @@ def document(path: Path) -> Document:
         "training": _lines(by_name.get("train"), LOG),
         "evaluation": _file(by_name.get("evaluate"), "report.json"),
         "served": _file(by_name.get("export"), "proof.json"),
-        "cleaned": _cleaned(metrics.get("clean")),
+        "cleaned": _cleaned(by_name.get("clean")),
         "commands": _commands(stages),
     }
 
@@ -85,7 +85,12 @@ def html(found: Document) -> str:
         for chart in (pictures.CHARTS if found["training"] else ())
     ]
     try:
-        return environment.get_template(_TEMPLATE).render(found, pictures=drawn, flat=flat)
+        return environment.get_template(_TEMPLATE).render(
+            found,
+            pictures=drawn,
+            corpus_pictures=corpus.drawn(found["cleaned"]) if found["cleaned"] else [],
+            flat=flat,
+        )
     except UndefinedError as error:
         raise InputError(
             "An output cannot be shown", where=found["path"], got=error,
@@ -219,26 +224,12 @@ def _card(title: str, shown: str, note: str) -> Document:
     return {"title": title, "value": shown, "note": note}
 
 
-def _cleaned(metrics: Mapping[str, Any] | None) -> list[Document]:
-    """Where every page of the dump went, with its share."""
-    if not metrics or not metrics.get("pages"):
-        return []
-    kinds = {
-        "articles": "kept",
-        "redirects": "redirects to another page",
-        "other_namespaces": "outside the article namespace",
-        "other_models": "no wikitext",
-        "empty": "nothing left after cleaning",
-        "set_aside": "set aside: markup that does not end",
-    }
-    rows = [(said, metrics.get(name, 0)) for name, said in kinds.items()]
-    rows[-1:-1] = [
-        (f"filtered: {name.replace('_', ' ')}", count)
-        for name, count in metrics.get("filtered", {}).items()
-    ]
-    return [
-        {"kind": said, "pages": count, "share": count / metrics["pages"]} for said, count in rows
-    ]
+def _cleaned(stage: Document | None) -> Document | None:
+    report = _file(stage, "report.json")
+    try:
+        return corpus.section(report) if report else None
+    except (KeyError, TypeError, AttributeError) as error:
+        raise _unreadable(stage, "report.json", f"no {error} in it") from error
 
 
 def _commands(stages: list[Document]) -> list[Document]:
@@ -282,7 +273,7 @@ def _parsed(stage: Document | None, name: str, text: str) -> Any:
         raise _unreadable(stage, name, error) from error
 
 
-def _unreadable(stage: Document | None, name: str, error: Exception) -> InputError:
+def _unreadable(stage: Document | None, name: str, error: object) -> InputError:
     folder = Path(stage["path"]) if stage else Path()
     return InputError(
         "A file of a sealed output cannot be read", where=folder / "data" / name,

@@ -1,4 +1,4 @@
-"""Pictures of a training run: small line charts as SVG text, with no library behind them.
+"""Small charts of a training run and of a corpus, as SVG text with no library behind them.
 
 They stay sharp at any size and follow the reader's light or dark scheme, also in an `<img>`.
 """
@@ -6,6 +6,7 @@ They stay sharp at any size and follow the reader's light or dark scheme, also i
 from __future__ import annotations
 
 import base64
+import html
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -27,7 +28,7 @@ text { font: 12px system-ui, -apple-system, "Segoe UI", Roboto, sans-serif; fill
 .title { font-weight: 600; font-size: 14px; fill: var(--ink) }
 .grid { stroke: var(--grid); stroke-width: 1 }
 .line { fill: none; stroke: var(--line); stroke-width: 2; stroke-linejoin: round }
-.dot { fill: var(--line) }
+.dot, .bar { fill: var(--line) }
 .paper { fill: var(--paper) }
 """
 
@@ -70,6 +71,36 @@ def sheet(lines: Lines) -> str:
     names = ", ".join(chart.title.lower() for chart in CHARTS)
     rows = math.ceil(len(CHARTS) / 2)
     return _document(2 * WIDTH, rows * HEIGHT, f"Training: {names} over steps", "".join(panels))
+
+
+def bars(title: str, unit: str, values: Sequence[tuple[str, int]]) -> str:
+    """A bar a value as an SVG document.
+
+    Args:
+        title: what is shown.
+        unit: what is counted.
+        values: labels and counts, in order.
+    """
+    up = ticks(0, max([1, *(count for _, count in values)]), 5)
+    height = HEIGHT - _TOP - _BOTTOM
+    width = (WIDTH - _LEFT - _RIGHT) / max(len(values), 1)
+    parts = [
+        f'<rect class="paper" width="{WIDTH}" height="{HEIGHT}"/>',
+        f'<text x="{_LEFT}" y="24"><tspan class="title">{title}</tspan> {unit}</text>',
+        *(_level(value, HEIGHT - _BOTTOM - height * value / up[-1]) for value in up),
+    ]
+    for number, (label, count) in enumerate(values):
+        left, tall = _LEFT + number * width, height * count / up[-1]
+        parts.append(
+            f'<rect class="bar" x="{left + width * 0.1:.1f}" y="{HEIGHT - _BOTTOM - tall:.1f}" '
+            f'width="{width * 0.8:.1f}" height="{tall:.1f}"/>'
+        )
+        # Neighbouring labels stand on two lines.
+        parts.append(
+            f'<text x="{left + width / 2:.1f}" y="{HEIGHT - 22 + 14 * (number % 2)}" '
+            f'text-anchor="middle">{html.escape(label)}</text>'
+        )
+    return _document(WIDTH, HEIGHT, f"{title}: {unit}", "".join(parts))
 
 
 def data_url(svg: str) -> str:
@@ -122,13 +153,7 @@ def _plot(chart: Chart, points: list[Point]) -> list[str]:
     def y(value: float) -> float:
         return HEIGHT - _BOTTOM - (HEIGHT - _TOP - _BOTTOM) * (value - up[0]) / (up[-1] - up[0])
 
-    parts = []
-    for value in up:
-        parts.append(
-            f'<line class="grid" x1="{_LEFT}" x2="{WIDTH - _RIGHT}" y1="{y(value):.1f}" '
-            f'y2="{y(value):.1f}"/><text x="{_LEFT - 6}" y="{y(value) + 4:.1f}" '
-            f'text-anchor="end">{_number(value)}</text>'
-        )
+    parts = [_level(value, y(value)) for value in up]
     parts += [
         f'<text x="{x(step):.1f}" y="{HEIGHT - 20}" text-anchor="middle">{_number(step)}</text>'
         for step in across[:-1]
@@ -145,6 +170,14 @@ def _plot(chart: Chart, points: list[Point]) -> list[str]:
     if len(drawn) <= _FEW_POINTS:
         parts += [f'<circle class="dot" cx="{a:.1f}" cy="{b:.1f}" r="2.5"/>' for a, b in drawn]
     return parts
+
+
+def _level(value: float, y: float) -> str:
+    """A line across with its value."""
+    return (
+        f'<line class="grid" x1="{_LEFT}" x2="{WIDTH - _RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>'
+        f'<text x="{_LEFT - 6}" y="{y + 4:.1f}" text-anchor="end">{_number(value)}</text>'
+    )
 
 
 def _steps(steps: list[float]) -> list[float]:

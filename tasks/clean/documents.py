@@ -1,214 +1,253 @@
-"""A dump as shards of documents: JSON lines, the same bytes for any number of workers."""
+"""A dump as shards of documents: JSON lines, the same bytes for any number of workers.
+
+Pages are cut from the dump in this process, and read, cleaned and counted in the workers. Where
+duplicates go, documents wait in the scratch folder until all are there to be compared.
+"""
 
 from __future__ import annotations
 
 import json
 import logging
-from collections import Counter
+import shutil
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack
-from dataclasses import dataclass, field
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
+from datetime import date
 from pathlib import Path
 from typing import Any, BinaryIO, Literal
 
 from megatron_bridge.launch import pool
-from tasks.clean.dump import Dump, Page, Site
-from tasks.clean.filters import FILTERS, Thresholds, reason_to_drop
-from tasks.clean.repair import repair
-from tasks.clean.splitters import require
-from tasks.clean.wiki import Namespaces, Wiki
-from tasks.clean.wikitext import clean
+from tasks.clean import duplicates
+from tasks.clean.counts import Counts
+from tasks.clean.dedup import Marks, marks
+from tasks.clean.dump import TEMPLATE, Dump, Page, day_in, day_of, is_template, read_page, title_of
+from tasks.clean.library import Library
+from tasks.clean.pages import Cleaner, Options, Origin, cleaner
+from tasks.clean.rules import prepare
+from tasks.core.errors import ConfigError, InputError
 
-# Characters of wikitext a worker gets at a time: enough to hide the cost of handing it over.
+# Bytes of XML a worker gets at a time: enough to hide the cost of handing it over.
 _BATCH = 1 << 19
-_CJK = ("zh", "ja", "ko", "yue", "wuu", "gan", "lzh", "nan")
-_TEMPLATES_LISTED = 1000
 
 _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class Rules:
-    """What a document must be like."""
+class Run:
+    """How a corpus is made.
 
-    thresholds: Thresholds
-    repair: bool = True
+    Attributes:
+        options: what bears on the documents.
+        scratch: an empty folder.
+        on_damage: see `Dump`.
+        shard_bytes: a shard ends with the first document that brings it to this size.
+        workers: number of processes, and of threads that decompress.
+        progress: called as `progress(done, total, unit="bytes", note=…)`, in bytes of the dumps as
+            they lie on the disk.
+    """
 
-
-@dataclass
-class Counts:
-    """Where every page went. `pages` is the sum of the fields up to `set_aside`."""
-
-    pages: int = 0
-    articles: int = 0
-    redirects: int = 0
-    other_namespaces: int = 0
-    other_models: int = 0
-    empty: int = 0
-    filtered: Counter[str] = field(default_factory=Counter)
-    set_aside: list[dict[str, str]] = field(default_factory=list)
-    damage: list[str] = field(default_factory=list)
-    characters_in: int = 0
-    characters_out: int = 0
-    table_rows: int = 0
-    unclosed: int = 0
-    templates: Counter[str] = field(default_factory=Counter)
-
-    def add(self, other: Counts) -> None:
-        """Add another's counts to these."""
-        for name, value in vars(other).items():
-            setattr(self, name, getattr(self, name) + value)
-
-    def accounted(self) -> int:
-        """Pages whose whereabouts are known."""
-        kept = self.articles + self.redirects + self.other_namespaces + self.other_models
-        return kept + self.empty + self.filtered.total() + len(self.set_aside)
-
-    def as_json(self) -> dict[str, Any]:
-        """Plain values in a stable order, each filter named even where it dropped nothing."""
-        templates = sorted(self.templates.items(), key=lambda item: (-item[1], item[0]))
-        return {
-            **vars(self),
-            "filtered": {name: self.filtered[name] for name in FILTERS},
-            "templates_dropped": self.templates.total(),
-            "templates": dict(templates[:_TEMPLATES_LISTED]),
-        }
+    options: Options
+    scratch: Path
+    on_damage: Literal["error", "keep"]
+    shard_bytes: int
+    workers: int
+    progress: Callable[..., None]
 
 
-def write_shards(
-    dumps: Iterable[Path],
-    out: Path,
-    rules: Rules,
-    *,
-    on_damage: Literal["error", "keep"],
-    shard_bytes: int,
-    workers: int,
-    progress: Callable[..., None],
-) -> Counts:
+def write_shards(dumps: Iterable[Path], out: Path, run: Run) -> Counts:
     """Clean dumps into `out/part-00000.jsonl`, `out/part-00001.jsonl`, …
 
-    A shard ends with the first document that brings it to `shard_bytes`; documents stand in the
-    order of the dump. Memory is bounded by a few batches a worker and one page.
+    Documents stand in the order of the dumps. Memory is bounded by a few batches a worker.
 
     Args:
         dumps: dump files, in order.
         out: an empty folder.
-        rules: repair and filters.
-        on_damage: see `Dump`.
-        shard_bytes: size at which a shard ends.
-        workers: number of processes.
-        progress: called as `progress(done, total, unit="bytes", note=…)`, in bytes of the dumps
-            as they lie on the disk.
+        run: how.
 
     Raises:
+        ConfigError: the options ask for what is not there.
         InputError: see `Dump`.
     """
-    paths = list(dumps)
-    total = sum(path.stat().st_size for path in paths)
     counts = Counts()
-
-    def batches() -> Iterator[_Batch]:
-        before = 0
-        for path in paths:
-            offset = before
-            before += path.stat().st_size
-
-            def tell(done: int, offset: int = offset) -> None:
-                progress(offset + done, total, unit="bytes", note=f"{counts.articles} articles")
-
-            dump = Dump(path, on_damage, tell)
-            yield from _batches(dump, rules, counts)
-            if dump.damage is not None:
-                _log.warning("%s is damaged %s", path.name, dump.damage)
-                counts.damage.append(f"{path.name}: {dump.damage}")
-
-    with _Shards(out, shard_bytes) as shards:
-        for documents, batch_counts in pool.run(_process, batches(), workers):
-            counts.add(batch_counts)
-            for document in documents:
-                shards.write(document)
-    for page in counts.set_aside:
-        _log.warning("page %(id)s (%(title)s) was set aside: %(error)s", page)
+    cleaned = _cleaned(list(dumps), counts, run)
+    compared = run.options.duplicates != "keep" or run.options.drop_repeated_paragraphs
+    with _Shards(out, run.shard_bytes) as shards:
+        for line in _unique(cleaned, counts, run) if compared else (line for line, _ in cleaned):
+            shards.write(line)
+    for page in [*counts.set_aside, *counts.timed_out]:
+        problem = page.get("error", "it took too long")
+        _log.warning("page %s (%s) was set aside: %s", page["id"], page["title"], problem)
     return counts
+
+
+def origin_of(
+    path: Path, options: Options, folder: Path, progress: Callable[[int], None], threads: int = 1
+) -> Origin:
+    """What is known of a dump before its first page is cleaned: its templates and its date.
+
+    Args:
+        path: the dump.
+        options: whether templates are asked for. If not, the file's name may tell the date.
+        folder: where to keep the templates.
+        progress: called with the bytes that have been read.
+        threads: see `Dump`.
+    """
+    dump = Dump(path, "keep", progress, threads)
+    today = day_in(path.name)
+    if options.templates == "table":
+        next(iter(dump.raw()))
+        return Origin(dump.site, today)
+    newest: list[date] = []
+    file = folder / f"{path.name}.templates"
+    some = len(Library.write(file, _templates(dump, newest))) > 0
+    return Origin(dump.site, today or max(newest, default=None), file if some else None)
+
+
+def _templates(dump: Dump, newest: list[date]) -> Iterator[tuple[str, str]]:
+    for source in dump.raw():
+        if day := day_of(source):
+            newest[:] = [max([day, *newest])]
+        if is_template(source):
+            # A template that cannot be read is told when the page's turn comes.
+            with suppress(SyntaxError):
+                page = read_page(source, dump.site)
+                if page.namespace == TEMPLATE:
+                    yield page.title.partition(":")[2], page.text
 
 
 @dataclass(frozen=True)
 class _Batch:
-    site: Site
-    rules: Rules
-    pages: list[Page]
+    origin: Origin
+    options: Options
+    compared: bool
+    pages: list[bytes]
 
 
-def _batches(dump: Dump, rules: Rules, counts: Counts) -> Iterator[_Batch]:
-    """Articles in batches; what is none is counted here and needs no worker."""
-    pages: list[Page] = []
+def _cleaned(paths: list[Path], counts: Counts, run: Run) -> Iterator[tuple[bytes, Marks | None]]:
+    """The documents in order, each with what it is compared by."""
+    results = pool.run(_process, _batches(paths, counts, run), run.workers)
+    for documents, batch_counts in results:
+        counts.add(batch_counts)
+        yield from documents
+
+
+def _batches(paths: list[Path], counts: Counts, run: Run) -> Iterator[_Batch]:
+    passes = 1 if run.options.templates == "table" else 2
+    total = sum(path.stat().st_size for path in paths) * passes
+    compared = run.options.duplicates != "keep" or run.options.drop_repeated_paragraphs
+    before = 0
+
+    def told(note: Callable[[], str]) -> Callable[[int], None]:
+        offset = before
+        return lambda done: run.progress(offset + done, total, unit="bytes", note=note())
+
+    for path in paths:
+        reading = told(lambda: "templates")
+        origin = origin_of(path, run.options, run.scratch, reading, run.workers)
+        before += path.stat().st_size * (passes - 1)
+        # What is missing or wrong is told before the first page.
+        cleaner(origin, run.options)
+        prepare(run.options, origin.site.language)
+        cleaning = told(lambda: f"{counts.articles} articles")
+        dump = Dump(path, run.on_damage, cleaning, run.workers)
+        for sources in _grouped(dump.raw()):
+            yield _Batch(origin, run.options, compared, sources)
+        before += path.stat().st_size
+        if dump.damage is not None:
+            _log.warning("%s is damaged %s", path.name, dump.damage)
+            counts.damage.append(f"{path.name}: {dump.damage}")
+
+
+def _grouped(sources: Iterable[bytes]) -> Iterator[list[bytes]]:
+    group: list[bytes] = []
     size = 0
-    for page in dump:
-        # The dump's language is known from its first page on.
-        require(rules.thresholds.splitter, dump.site.language)
-        counts.pages += 1
-        if page.namespace != 0:
-            counts.other_namespaces += 1
-        elif page.redirect:
-            counts.redirects += 1
-        elif page.model != "wikitext":
-            counts.other_models += 1
-        else:
-            pages.append(page)
-            size += len(page.text)
+    for source in sources:
+        group.append(source)
+        size += len(source)
         if size >= _BATCH:
-            yield _Batch(dump.site, rules, pages)
-            pages, size = [], 0
-    if pages:
-        yield _Batch(dump.site, rules, pages)
+            yield group
+            group, size = [], 0
+    if group:
+        yield group
 
 
-def _process(batch: _Batch) -> tuple[list[bytes], Counts]:
-    documents, counts = [], Counts()
-    site = batch.site
-    wiki = Wiki(Namespaces.of(site.hidden, [site.namespaces.get(6, "File")]), site.language)
-    for page in batch.pages:
+def _process(batch: _Batch) -> tuple[list[tuple[bytes, Marks | None]], Counts]:
+    documents: list[tuple[bytes, Marks | None]] = []
+    counts = Counts()
+    machine = cleaner(batch.origin, batch.options)
+    for source in batch.pages:
+        counts.pages += 1
+        title, number = title_of(source), ""
         try:
-            document, page_counts = _document(page, site, wiki, batch.rules)
+            page = read_page(source, batch.origin.site)
+            title, number = page.title, page.id
+            if document := _document(page, machine, batch.compared, counts):
+                documents.append(document)
+        except (ConfigError, InputError):
+            raise
         # One page must not stop a dump of millions: it is named in the counts.
         except Exception as error:
             problem = f"{type(error).__name__}: {error}"
-            document, page_counts = None, Counts()
-            page_counts.set_aside.append({"id": page.id, "title": page.title, "error": problem})
-        counts.add(page_counts)
-        if document is not None:
-            documents.append(document)
+            counts.set_aside.append({"id": number, "title": title, "error": problem})
     return documents, counts
 
 
-def _document(page: Page, site: Site, wiki: Wiki, rules: Rules) -> tuple[bytes | None, Counts]:
-    cleaned = clean(page.text, wiki, page.title)
-    text = cleaned.text
-    if rules.repair:
-        text = repair(text, cjk=site.language.partition("-")[0] in _CJK)
-    counts = Counts(
-        characters_in=len(page.text),
-        table_rows=cleaned.table_rows,
-        unclosed=cleaned.unclosed,
-        templates=cleaned.templates,
-    )
-    if not text:
-        counts.empty = 1
-        return None, counts
-    verdict = reason_to_drop(text, site.language, rules.thresholds)
-    if verdict is not None:
-        counts.filtered[verdict.rule] += 1
-        return None, counts
-    record = {
-        "id": page.id,
-        "url": site.url(page.title),
-        "title": page.title,
-        "text": text,
-        "revision": page.revision,
-    }
-    line = json.dumps(record, ensure_ascii=False).encode() + b"\n"
-    counts.articles, counts.characters_out = 1, len(text)
-    return line, counts
+def _document(
+    page: Page, machine: Cleaner, compared: bool, counts: Counts
+) -> tuple[bytes, Marks | None] | None:
+    if page.namespace != 0:
+        counts.other_namespaces += 1
+    elif page.redirect:
+        counts.redirects += 1
+    elif page.model != "wikitext":
+        counts.other_models += 1
+    elif not page.text.strip():
+        counts.without_text += 1
+    elif found := machine.article(page, counts):
+        if compared:
+            return _encoded(found.record()), marks(found.text, machine.options.min_repeated_words)
+        counts.note_document(found.text, page.title, found.language)
+        return _encoded(found.record()), None
+    return None
+
+
+def _unique(
+    documents: Iterable[tuple[bytes, Marks | None]], counts: Counts, run: Run
+) -> Iterator[bytes]:
+    """The documents without what repeats others, once all of them are known."""
+    waiting, folder, work = (run.scratch / name for name in ("waiting.jsonl", "marks", "compared"))
+    work.mkdir()
+    with open(waiting, "wb") as file:
+
+        def written() -> Iterator[Marks]:
+            for line, found in documents:
+                file.write(line)
+                if found is not None:
+                    yield found
+
+        duplicates.write_marks(folder, written())
+    plan = duplicates.plan([folder], work, run.options)
+    with open(waiting, "rb") as lines:
+        for number, line in enumerate(lines):
+            record = json.loads(line)
+            if reason := plan.reason(number):
+                counts.duplicates[reason] += 1
+                sample = {"title": record["title"], "text": record["text"][:300]}
+                counts.samples.note(reason, sample)
+                continue
+            text, gone = plan.kept_lines(number, record["text"])
+            for paragraph in gone:
+                counts.note_repeated(paragraph, record["title"])
+            if not text:
+                counts.duplicates["duplicate"] += 1
+                continue
+            counts.note_document(text, record["title"], record["language"])
+            yield _encoded({**record, "text": text}) if gone else line
+    shutil.rmtree(work)
+
+
+def _encoded(record: dict[str, Any]) -> bytes:
+    return json.dumps(record, ensure_ascii=False).encode() + b"\n"
 
 
 class _Shards:

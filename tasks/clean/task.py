@@ -1,26 +1,29 @@
-"""clean: a MediaWiki dump to documents as JSON lines, with counts of all that was dropped."""
+"""clean: a MediaWiki dump to documents as JSON lines, with a report of all that was dropped."""
 
 from __future__ import annotations
 
 import json
 import os
+import shutil
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from tasks.clean.documents import Rules, write_shards
-from tasks.clean.filters import Thresholds
+from tasks.clean.documents import Run, write_shards
+from tasks.clean.pages import Options
+from tasks.core import sources
 from tasks.core.artifacts import CleanCorpus, RawCorpus
 from tasks.core.errors import ProofError
-from tasks.core.fingerprint import Runtime
+from tasks.core.fingerprint import DigestCache, Runtime
 from tasks.core.stage import Context, stage
 
+_TEMPLATES_TOLD = 10
 
-class CleanConfig(Thresholds):
+
+class CleanConfig(Options):
     """What becomes of wiki markup, and which documents stay."""
 
-    repair: bool = Field(True, description="Repair mojibake and other broken text with ftfy")
     on_damage: Literal["error", "keep"] = Field(
         "error", description="A dump that ends early: stop, or keep the pages before the damage"
     )
@@ -34,43 +37,68 @@ def _label(config: CleanConfig, inputs: list[str]) -> str:
     return inputs[0]
 
 
+def _resolve(config: CleanConfig, digests: DigestCache) -> dict[str, Any]:
+    """The files that the recipe names, by what they hold."""
+    files = {
+        "template_table": [config.template_table] if config.template_table else [],
+        "evaluation_sets": list(config.evaluation_sets),
+    }
+    return {
+        name: [sources.describe(url, digests).identity() for url in urls]
+        for name, urls in files.items()
+    }
+
+
 def check(out: Path, metrics: dict[str, Any]) -> None:
     """Every page is accounted for, and there is at least one article.
 
     Raises:
         ProofError: the counts do not add up, or nothing was left.
     """
-    counts = json.loads((out / "counts.json").read_text(encoding="utf-8"))
-    parts = {
-        **{name: counts[name] for name in ("articles", "redirects", "other_namespaces")},
-        **{name: counts[name] for name in ("other_models", "empty")},
-        **counts["filtered"],
-        "set_aside": len(counts["set_aside"]),
-    }
-    if sum(parts.values()) != counts["pages"]:
+    report = json.loads((out / "report.json").read_text(encoding="utf-8"))
+    parts = report["whereabouts"]
+    if sum(parts.values()) != report["pages"]:
         raise ProofError(
-            "The counts of pages do not add up", where=out, expected=counts["pages"], got=parts
+            "The counts of pages do not add up", where=out, expected=report["pages"], got=parts
         )
-    if counts["articles"] == 0:
+    if parts["articles"] == 0:
         raise ProofError(
             "No article was left", where=out, expected="at least one article", got=parts,
             fix="lower the thresholds of the filters, or name another dump",
         )  # fmt: skip
 
 
-@stage("clean", version=1, output=CleanCorpus, label=_label, check=check)
+@stage("clean", version=2, output=CleanCorpus, label=_label, resolve=_resolve, check=check)
 def clean(config: CleanConfig, ctx: Context, corpus: RawCorpus) -> dict[str, Any]:
-    """Turn a dump's articles into documents: markup to text, repair, filters, shards."""
+    """Turn a dump's articles into documents: markup to text, rules, filters, shards, a report."""
+    scratch = ctx.scratch / "clean"
+    # A killed attempt may have left its own.
+    shutil.rmtree(scratch, ignore_errors=True)
+    scratch.mkdir()
     counts = write_shards(
         corpus.files,
         ctx.out,
-        Rules(config, config.repair),
-        on_damage=config.on_damage,
-        shard_bytes=config.shard_mib << 20,
-        workers=config.workers or os.cpu_count() or 1,
-        progress=ctx.progress,
-    ).as_json()
-    text = json.dumps(counts, indent=1, ensure_ascii=False)
-    (ctx.out / "counts.json").write_text(text + "\n", encoding="utf-8")
-    most_frequent = dict(list(counts["templates"].items())[:10])
-    return {**counts, "set_aside": len(counts["set_aside"]), "templates": most_frequent}
+        Run(
+            config,
+            scratch,
+            config.on_damage,
+            config.shard_mib << 20,
+            config.workers or os.cpu_count() or 1,
+            ctx.progress,
+        ),
+    )
+    report = counts.as_json()
+    text = json.dumps(report, indent=1, ensure_ascii=False)
+    (ctx.out / "report.json").write_text(text + "\n", encoding="utf-8")
+    most = report["templates"]["most"][:_TEMPLATES_TOLD]
+    return {
+        "pages": counts.pages,
+        **{name: count for name, count in report["whereabouts"].items() if count},
+        "damage": counts.damage,
+        "characters_in": counts.characters_in,
+        "characters_out": counts.characters_out,
+        "paragraphs": counts.paragraphs,
+        "paragraphs_with_residue": counts.paragraphs_with_residue,
+        "templates_dropped": counts.templates.total(),
+        "templates": {found["name"]: found["times"] for found in most},
+    }

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tasks.clean import documents
+from tasks.clean import documents, pages
 from tasks.clean.task import CleanConfig, check, clean
 from tasks.core.artifacts import CleanCorpus, RawCorpus
 from tasks.core.errors import InputError, ProofError
@@ -64,6 +64,10 @@ def _documents(corpus: CleanCorpus) -> list[dict[str, str]]:
     ]
 
 
+def _report(corpus: CleanCorpus) -> dict[str, Any]:
+    return json.loads((corpus.data / "report.json").read_text(encoding="utf-8"))
+
+
 def test_every_page_of_a_small_dump_is_accounted_for(tmp_path: Path) -> None:
     corpus = _clean(tmp_path, DATA / "english.xml")
     wall, tides = _documents(corpus)
@@ -71,6 +75,7 @@ def test_every_page_of_a_small_dump_is_accounted_for(tmp_path: Path) -> None:
         "id": "1",
         "url": "https://ex.example.org/wiki/Stone_Wall",
         "title": "Stone Wall",
+        "language": "en",
         "text": STONE_WALL,
         "revision": "1001",
     }
@@ -81,13 +86,10 @@ def test_every_page_of_a_small_dump_is_accounted_for(tmp_path: Path) -> None:
     metrics = corpus.metrics
     assert {name: value for name, value in metrics.items() if isinstance(value, int)} == {
         "pages": 7, "articles": 2, "redirects": 1, "other_namespaces": 1, "other_models": 1,
-        "empty": 1, "set_aside": 0, "characters_in": metrics["characters_in"],
-        "characters_out": len(wall["text"]) + len(tides["text"]), "table_rows": 0, "unclosed": 0,
-        "templates_dropped": 4,
+        "empty": 1, "too_few_words": 1, "characters_in": metrics["characters_in"],
+        "characters_out": len(wall["text"]) + len(tides["text"]), "paragraphs": 9,
+        "paragraphs_with_residue": 0, "templates_dropped": 4,
     }  # fmt: skip
-    assert {name: count for name, count in metrics["filtered"].items() if count} == {
-        "too_few_words": 1
-    }
     assert metrics["templates"] == {
         "infobox": 1, "infobox wall": 1, "ipac-en": 1, "reflist": 1,
     }  # fmt: skip
@@ -105,7 +107,7 @@ def test_the_sample_of_the_english_wikipedia(tmp_path: Path) -> None:
     metrics = corpus.metrics
     assert (metrics["pages"], metrics["articles"]) == (206, 106)
     assert (metrics["redirects"], metrics["other_namespaces"]) == (99, 1)
-    assert sum(metrics["filtered"].values()) == metrics["empty"] == metrics["set_aside"] == 0
+    assert metrics["paragraphs_with_residue"] / metrics["paragraphs"] < 0.001
     found = _documents(corpus)
     assert len({document["id"] for document in found}) == 106
     paragraphs = [line for document in found for line in document["text"].split("\n")]
@@ -134,18 +136,17 @@ def test_workers_do_not_change_a_byte(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 def test_a_page_that_fails_is_set_aside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = documents.clean
+    whole = pages.clean
 
-    def fragile(text: str, wiki: Any, title: str) -> Any:
+    def fragile(text: str, *args: Any, **options: Any) -> Any:
         if "Stone Wall" in text:
             raise RuntimeError("cannot read this")
-        return whole(text, wiki, title)
+        return whole(text, *args, **options)
 
-    monkeypatch.setattr(documents, "clean", fragile)
+    monkeypatch.setattr(pages, "clean", fragile)
     corpus = _clean(tmp_path, DATA / "english.xml")
     assert [document["id"] for document in _documents(corpus)] == ["7"]
-    counts = json.loads((corpus.data / "counts.json").read_text())
-    assert counts["set_aside"] == [
+    assert _report(corpus)["set_aside"] == [
         {"id": "1", "title": "Stone Wall", "error": "RuntimeError: cannot read this"}
     ]
     assert corpus.metrics["set_aside"] == 1
@@ -169,9 +170,8 @@ def test_a_corpus_without_articles_is_no_corpus(tmp_path: Path) -> None:
 
 def test_counts_that_do_not_add_up_are_refused(tmp_path: Path) -> None:
     corpus = _clean(tmp_path, DATA / "english.xml")
-    counts = json.loads((corpus.data / "counts.json").read_text())
     check(corpus.data, {})
-    (tmp_path / "counts.json").write_text(json.dumps({**counts, "empty": 2}))
+    (tmp_path / "report.json").write_text(json.dumps({**_report(corpus), "pages": 8}))
     with pytest.raises(ProofError, match="do not add up"):
         check(tmp_path, {})
 

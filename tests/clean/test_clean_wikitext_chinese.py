@@ -34,7 +34,7 @@ def test_a_chinese_article_reads_as_worked_out_by_hand() -> None:
     dump = Dump(DUMP)
     pages = list(dump)
     library = {page.title.partition(":")[2]: page.text for page in pages if page.namespace == 10}
-    names = Namespaces.of(dump.site.hidden, [dump.site.namespaces[6]])
+    names = Namespaces.of(dump.site.hidden, dump.site.files)
     wiki = Wiki(names, dump.site.language, library=library)
     (tower,) = (page for page in pages if page.namespace == 0)
     cleaned = clean(tower.text, wiki, tower.title)

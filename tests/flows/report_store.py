@@ -55,18 +55,52 @@ SERVED = [
         "megatron_tokens": [7042, 30] * 8, "tokens_equal": True,
     }
 ]  # fmt: skip
-METRICS: dict[str, dict[str, Any]] = {
-    "clean": {
-        "pages": 206, "articles": 96, "redirects": 99, "other_namespaces": 1, "other_models": 0,
-        "empty": 0, "filtered": {"too_few_words": 7, "no_stop_words": 2}, "set_aside": 1,
-        "templates": {HOSTILE: 3},
+CLEANED: dict[str, Any] = {
+    "pages": 206,
+    "whereabouts": {
+        "articles": 96, "redirects": 99, "other_namespaces": 1, "other_models": 0,
+        "without_text": 0, "empty": 0, "too_few_words": 7, "hashes": 0, "no_stop_words": 1,
+        "contaminated": 1, "duplicate": 0, "near_duplicate": 0, "timed_out": 0, "set_aside": 1,
     },
+    "timed_out": [], "damage": [],
+    "set_aside": [{"id": "9", "title": HOSTILE, "error": "XMLSyntaxError: no XML"}],
+    "characters": {
+        "in": 90000, "out": 60000, "kept": {"tables": 700}, "lost": {"templates": 9000},
+        "table_rows": 2, "unclosed": 1,
+    },
+    "rules": {"long_word": {"times": 2, "characters": 2400}},
+    "samples": {
+        "long_word": [{"title": "反照率", "text": HOSTILE}],
+        "too_few_words": [
+            {"title": "Stub", "text": "A wall.", "value": 2, "limit": 20, "note": ""}
+        ],
+    },
+    "templates": {
+        "dropped": 4, "names": 2,
+        "most": [
+            {"name": HOSTILE, "times": 3, "sample": {"title": "A", "text": "{{" + HOSTILE}},
+            {"name": "rare", "times": 1, "sample": None},
+        ],
+    },
+    "contamination": {
+        "sets": {"quiz": 1},
+        "documents": [
+            {"id": "7", "title": "Quiz", "name": "quiz", "item": 3, "runs": 2, "sample": "what is"}
+        ],
+    },
+    "residue": {"paragraphs": 900, "paragraphs_with_residue": 1, "by_kind": {"tags": 1}},
+    "lengths": {"64": 3, "1024": 60, "65536": 33},
+    "languages": {"en": 94, HOSTILE: 2},
+}  # fmt: skip
+METRICS: dict[str, dict[str, Any]] = {
+    "clean": {"pages": 206, "articles": 96, "templates": {HOSTILE: 3}},
     "tokens": {"documents": 96, "tokens": 659896},
     "train": {"steps": STEPS, "loss_first": 3.2, "loss_last": 2.8, "tokens": 153600},
     "evaluate": EVALUATION["metrics"],
     "export": {"tokens_equal": True, "compared": ["ids"]},
 }  # fmt: skip
 FILES: dict[str, dict[str, str]] = {
+    "clean": {"report.json": json.dumps(CLEANED)},
     "train": {"log.jsonl": "".join(json.dumps(line) + "\n" for line in LOG)},
     "evaluate": {"report.json": json.dumps(EVALUATION), "report.md": markdown(EVALUATION)},
     "export": {"proof.json": json.dumps(SERVED)},

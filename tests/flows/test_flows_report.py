@@ -58,16 +58,17 @@ def test_the_page_is_whole_escaped_and_asks_for_nothing(run: dict[str, Path]) ->
     assert "url(" not in text
     assert set(run) <= set(seen.ids)
     assert {link.removeprefix("#") for link in seen.links} <= set(seen.ids)
-    assert seen.tags.count("img") == len(pictures.CHARTS)
+    assert seen.tags.count("img") == len(pictures.CHARTS) + 2
     for words in (
-        "22.51 → 20.56", "-8.7% over 8,176", "filtered: too few words", "反照率", "0.4000 ± 0.1000",
+        "22.51 → 20.56", "-8.7% over 8,176", "filtered: too few words", "2 against 20",
+        "In 1 of 900 paragraphs: tags 1", "反照率", "0.4000 ± 0.1000",
         "perplexity_ratio", ".venv/bin/megaline run 'a recipe.yaml'", "not committed", "1 min 2 s",
     ):  # fmt: skip
         assert words in seen.text, words
 
 
 def test_every_page_of_the_dump_is_accounted_for(run: dict[str, Path]) -> None:
-    rows = page.document(run["export"])["cleaned"]
+    rows = page.document(run["export"])["cleaned"]["pages"]
     assert sum(row["pages"] for row in rows) == 206
     assert sum(row["share"] for row in rows) == pytest.approx(1)
 

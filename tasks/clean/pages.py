@@ -1,0 +1,214 @@
+"""One page of a dump to one document: its options, and the way it goes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import date
+from functools import lru_cache
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from tasks.clean.contamination import EvaluationSets, Hit
+from tasks.clean.counts import Counts
+from tasks.clean.dump import Page, Site
+from tasks.clean.duplicates import Duplicates
+from tasks.clean.evaluation_texts import read_texts, set_names
+from tasks.clean.language import identify
+from tasks.clean.library import Library
+from tasks.clean.rules import Account, Rules, apply
+from tasks.clean.templates import TEMPLATES, Templates
+from tasks.clean.wiki import Namespaces, PageTimeout, Wiki
+from tasks.clean.wikitext import Cleaned, clean
+from tasks.core import sources
+from tasks.core.errors import ConfigError
+from tasks.core.fingerprint import Runtime
+
+
+class Markup(BaseModel):
+    """How markup becomes text."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    templates: Literal["table", "dump"] = Field(
+        "dump",
+        description="Templates outside the table: dropped, or expanded as the dump defines them, "
+        "for which it is read once more",
+    )
+    # Enters the fingerprint by what it holds.
+    template_table: Annotated[str | None, Runtime] = Field(
+        None, description="A file of rules for more templates, in the form of the built-in table"
+    )
+    tables: Literal["text", "drop"] = Field("text", description="Tables: a line a row, or nothing")
+    captions: Literal["text", "drop"] = Field(
+        "text", description="Captions of images and galleries: lines, or nothing"
+    )
+    page_seconds: float = Field(
+        30.0, gt=0, description="A page that takes longer is set aside by name"
+    )
+
+
+class Decontamination(BaseModel):
+    """Evaluation sets that the corpus must not hold."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    evaluation_sets: Annotated[tuple[str, ...], Runtime] = Field(
+        (), description="Files of evaluation items: JSON lines (all text of a row), or a line each"
+    )
+    evaluation_words: int = Field(
+        13, ge=3, description="Words in a row that make a document hold an item; GPT-3's is 13"
+    )
+    contaminated: Literal["drop", "keep"] = Field(
+        "drop", description="Documents that hold a piece of an evaluation set; both are listed"
+    )
+
+
+class Options(Rules, Duplicates, Markup, Decontamination):
+    """All that bears on a document."""
+
+
+@dataclass(frozen=True)
+class Origin:
+    """What is known of the dump that a page is from.
+
+    Attributes:
+        site: its wiki.
+        today: its date.
+        library: the file with its templates.
+    """
+
+    site: Site
+    today: date | None = None
+    library: Path | None = None
+
+
+@dataclass
+class Document:
+    """A page's document, and how it came to be.
+
+    Attributes:
+        page: what it was made from.
+        url: the page's address.
+        text: what is left of it.
+        language: the identified language where the recipe names languages, else the wiki's.
+        cleaned: what became of its markup.
+        account: what the rules did.
+        hits: what it shares with evaluation sets.
+    """
+
+    page: Page
+    url: str
+    text: str
+    language: str
+    cleaned: Cleaned
+    account: Account
+    hits: list[Hit]
+
+    def record(self) -> dict[str, str]:
+        """The document as it is written."""
+        return {
+            "id": self.page.id,
+            "url": self.url,
+            "title": self.page.title,
+            "language": self.language,
+            "text": self.text,
+            "revision": self.page.revision,
+        }
+
+
+class Cleaner:
+    """What takes a dump's articles through markup, rules, filters and evaluation sets.
+
+    Args:
+        origin: the dump.
+        options: what to do.
+
+    Raises:
+        ConfigError: a table of templates or an evaluation set cannot be read.
+        InputError: it is not there.
+    """
+
+    def __init__(self, origin: Origin, options: Options) -> None:
+        site = origin.site
+        self.options = options
+        self._site = site
+        self._sets = _evaluation_sets(options) if options.evaluation_sets else None
+        self._wiki = Wiki(
+            namespaces=Namespaces.of(site.hidden, site.files),
+            language=site.language,
+            site=site.name,
+            today=origin.today,
+            templates=_templates(options.template_table),
+            library={} if origin.library is None else Library(origin.library),
+            tables=options.tables,
+            captions=options.captions,
+            seconds=options.page_seconds,
+        )
+
+    def document(self, page: Page, *, trace: bool = False) -> Document:
+        """An article's document, whether it stays or not.
+
+        Raises:
+            PageTimeout: the page takes longer than it may.
+        """
+        cleaned = clean(page.text, self._wiki, page.title, trace=trace)
+        text, account = apply(cleaned.text, self._site.language, self.options)
+        language = self._site.language
+        if text and self.options.language != "keep":
+            language = identify(text)[0]
+        stays = text and account.verdict is None
+        hits = self._sets.hits(text) if self._sets and stays else []
+        return Document(page, self._site.url(page.title), text, language, cleaned, account, hits)
+
+    def article(self, page: Page, counts: Counts) -> Document | None:
+        """An article's document where it stays; where not, the counts say why."""
+        try:
+            found = self.document(page)
+        except PageTimeout:
+            counts.timed_out.append({"id": page.id, "title": page.title})
+            return None
+        counts.characters_in += len(page.text)
+        counts.note_markup(found.cleaned, page.title)
+        counts.note_rules(found.account, page.title)
+        if not found.text:
+            counts.empty += 1
+            return None
+        if found.account.verdict is not None:
+            counts.note_verdict(found.account.verdict, page.title, found.text)
+            return None
+        for hit in found.hits:
+            counts.hits[hit.name] += 1
+            counts.contamination.append({"id": page.id, "title": page.title, **hit._asdict()})
+        if found.hits and self.options.contaminated == "drop":
+            counts.contaminated += 1
+            return None
+        return found
+
+
+@lru_cache(maxsize=1)
+def cleaner(origin: Origin, options: Options) -> Cleaner:
+    """The cleaner of a dump, made once a process."""
+    return Cleaner(origin, options)
+
+
+@lru_cache(maxsize=1)
+def _evaluation_sets(options: Decontamination) -> EvaluationSets:
+    names = set_names(options.evaluation_sets)
+    texts = {name: read_texts(path) for name, path in names.items()}
+    return EvaluationSets(texts, options.evaluation_words)
+
+
+def _templates(table: str | None) -> Templates:
+    if table is None:
+        return TEMPLATES
+    path = sources.locate(table)
+    try:
+        return TEMPLATES.extended(path.read_text(encoding="utf-8"), path.name)
+    except UnicodeDecodeError as error:
+        raise ConfigError(
+            "The table of templates is no text", where=path, got=error,
+            expected="lines in UTF-8: `name, name => what is shown`",
+            fix="save it as UTF-8; tasks/clean/templates.txt says how a rule is written",
+        ) from error  # fmt: skip
