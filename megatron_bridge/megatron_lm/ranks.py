@@ -11,7 +11,7 @@ from megatron_bridge.errors import InputError
 from megatron_bridge.megatron_lm.merging import Block, Cell, Merged, merge
 from megatron_bridge.megatron_lm.naming import chunks
 from megatron_bridge.megatron_lm.rank_files import RankFiles, open_files
-from megatron_bridge.sources.stored import Stored
+from megatron_bridge.sources.stored import fill
 from megatron_bridge.tensors import Shape
 
 if TYPE_CHECKING:
@@ -136,12 +136,13 @@ def _filled(cell: Cell, blocks: list[Block], start: int, stop: int) -> torch.Ten
     for block in blocks:
         low, high = max(start, block.row), min(stop, block.row + block.rows)
         if low < high:
-            source: Stored = block.source
-            part = source.read(low - block.row + block.first, high - block.row + block.first)
+            source, first = block.source, low - block.row + block.first
             place = target[low - start : high - start]
-            if part.shape[1:] != place.shape[1:]:
-                place = place[:, block.column : block.column + part.shape[1]]
-            place.copy_(part)
+            if source.shape[1:] == place.shape[1:]:
+                fill(source, first, place)
+            else:
+                part = source.read(first, first + len(place))
+                place[:, block.column : block.column + part.shape[1]] = part
     return target
 
 

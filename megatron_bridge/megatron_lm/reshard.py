@@ -193,11 +193,8 @@ class _Written:
         reader: torch_dist.Reader = self._of_thread.reader
         number, group = numbered
         for piece in group:
-            key, index, start, stop = piece
-            wanted = self._source.read(piece)
-            found = reader.read(key, index, start, stop if wanted.ndim else None)
-            shape = self._source.tensors[key].shape, wanted.dtype
-            if reader.shapes()[key] != shape or not same_bits(found, wanted):
+            if not self._is_equal(reader, piece):
+                key, index, start, stop = piece
                 raise ProofError(
                     "What was written differs from what was read",
                     where=f"{key} {list(index)}, rows {start} to {stop}, file {number}",
@@ -206,6 +203,13 @@ class _Written:
                     fix="look for errors of the disk, and run again",
                 )
         return len(group)
+
+    def _is_equal(self, reader: torch_dist.Reader, piece: Piece) -> bool:
+        key, index, start, stop = piece
+        wanted = self._source.read(piece)
+        if reader.shapes()[key] != (self._source.tensors[key].shape, wanted.dtype):
+            return False
+        return same_bits(reader.read(key, index, start, stop if wanted.ndim else None), wanted)
 
     def __enter__(self) -> _Written:
         return self
