@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 from megatron_bridge import index_file, torch_dist
 from megatron_bridge.comparison import same_bits
 from megatron_bridge.errors import ConfigError, ProofError
-from megatron_bridge.journal import Journal, state_of, unfinished
+from megatron_bridge.journal import Journal, refuse_a_full, state_of, unfinished
 from megatron_bridge.megatron_lm import common_values, extra_states
 from megatron_bridge.megatron_lm.arguments import vocabulary_multiple
 from megatron_bridge.megatron_lm.folder import LATEST, open_run
@@ -85,10 +85,12 @@ def reshard(
         what `torch_dist` has no place for, and how much of it; `notes`: sentences for the user.
 
     Raises:
-        ConfigError: the checkpoint is in `torch_dist` already, or `out` is not empty.
+        ConfigError: the checkpoint is in `torch_dist` already, or `out` is not empty or lies in
+            `folder`.
         InputError, MappingError: the checkpoint is incomplete, damaged or of an unknown kind.
         ProofError: what was written is not what was read; nothing is kept.
     """
+    refuse_a_full(Path(out), Path(folder))
     found = open_run(Path(folder))
     if found.format != "torch":
         raise ConfigError(

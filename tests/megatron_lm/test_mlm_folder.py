@@ -106,8 +106,9 @@ def test_a_rank_that_is_missing_is_named(tmp_path: Path) -> None:
 
 
 def test_other_folders(tmp_path: Path) -> None:
-    (tmp_path / "notes.txt").write_text("x")
-    for place in (tmp_path, tmp_path / "nothing"):
+    (tmp_path / "given").mkdir()
+    (tmp_path / "given" / "notes.txt").write_text("x")
+    for place in (tmp_path / "given", tmp_path / "nothing"):
         assert not folder.is_run(place)
         with pytest.raises(InputError, match="no checkpoint of Megatron-LM"):
             open_run(place)

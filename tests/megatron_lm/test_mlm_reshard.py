@@ -173,6 +173,8 @@ def test_the_new_format_and_a_full_folder_are_refused(tmp_path: Path) -> None:
     (tmp_path / "full" / "file").touch()
     with pytest.raises(ConfigError, match="not empty"):
         reshard(DATA / "dense-torch", tmp_path / "full")
+    with pytest.raises(ConfigError, match="lies in what is read"):
+        reshard(DATA / "dense-torch", DATA / "dense-torch" / "new")
 
 
 def test_a_lost_optimizer_file_and_a_payload_in_one_are_refused(tmp_path: Path) -> None:
