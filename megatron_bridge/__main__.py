@@ -19,6 +19,7 @@ from megatron_bridge.arguments import parser
 from megatron_bridge.bar import Bar
 from megatron_bridge.config import ParallelConfig, TrainConfig, TrainSpec
 from megatron_bridge.errors import ConfigError, InputError, PipelineError, refused
+from megatron_bridge.journal import interrupted
 
 if TYPE_CHECKING:
     from megatron_bridge.proof import Proof
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return the exit status."""
+    options = argparse.Namespace()
     try:
         options = parser(_RUNS).parse_args(arguments)
         run: Callable[[argparse.Namespace], int] = options.run
@@ -43,13 +45,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(refused(error), file=sys.stderr)
         return 3
     except KeyboardInterrupt:
-        print("interrupted", file=sys.stderr)
+        print(interrupted(getattr(options, "out", None)), file=sys.stderr)
         return 130
 
 
 def _import(options: argparse.Namespace) -> int:
     from megatron_bridge.convert import import_hf
+    from megatron_bridge.megatron_lm.folder import refuse_a_checkpoint
 
+    refuse_a_checkpoint(Path(options.hf_dir))
     with Bar("import") as bar:
         found = import_hf(
             options.hf_dir, options.out, options.dtype, bar, _proof(options), options.memory
@@ -84,7 +88,7 @@ def _inspect(options: argparse.Namespace) -> int:
         print(json.dumps(report, indent=1, ensure_ascii=False))
     else:
         print("\n".join(inspection.lines(report, options.tensors)))
-    return 0
+    return InputError.exit_code if report["damaged"] else 0
 
 
 def _reshard(options: argparse.Namespace) -> int:

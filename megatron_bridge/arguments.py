@@ -20,7 +20,7 @@ _EXAMPLES = """\
 examples:
   python -m megatron_bridge import Qwen3-0.6B ckpt            a Hugging Face folder to Megatron
   python -m megatron_bridge verify Qwen3-0.6B ckpt            are both the same model?
-  python -m megatron_bridge export ckpt back                  and back again, bit for bit
+  python -m megatron_bridge export ckpt back                  and back again, the same tensors
   python -m megatron_bridge inspect checkpoints               what is in Megatron-LM's folder?
   python -m megatron_bridge export checkpoints back --tokenizer tokenizer
   python -m megatron_bridge logits ckpt --tokens ids.json --out logits.safetensors --tp 2
@@ -60,12 +60,14 @@ class _Parser(argparse.ArgumentParser):
     """Tells a mistake as every other one is told, not as usage and a line."""
 
     def error(self, message: str) -> NoReturn:
+        is_short = message.endswith("expected one argument")
         raise ConfigError(
             "The command line cannot be read",
             where=self.prog,
-            expected=self.format_usage().removeprefix("usage: ").replace("\n", " ").strip(),
+            expected=" ".join(self.format_usage().removeprefix("usage: ").split()),
             got=message,
-            fix=f"see {self.prog} --help",
+            fix=f"see {self.prog} --help"
+            + ("; a value that begins with - is written --option=VALUE" if is_short else ""),
         )
 
 

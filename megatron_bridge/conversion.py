@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from megatron_bridge import families, hf, torch_dist
 from megatron_bridge.config import DType
-from megatron_bridge.errors import InputError, MappingError
+from megatron_bridge.errors import ConfigError, InputError, MappingError
 from megatron_bridge.layouts import NORMALIZED_VOCAB, VOCAB, ModelShape
 from megatron_bridge.mapping import Bound, Family, Slot
 from megatron_bridge.sources.stored import Readable, blocks, raw
@@ -33,11 +33,16 @@ class Conversion:
     """False where the Hugging Face file leaves the family's prefix off its names."""
 
     @classmethod
-    def of_folder(cls, folder: Path, hf_prefix: bool = True) -> Conversion:
-        """Read the `config.json` of a Hugging Face folder."""
+    def of_folder(
+        cls, folder: Path, hf_prefix: bool = True, shown: str | None = None
+    ) -> Conversion:
+        """Read the `config.json` of a Hugging Face folder; `shown` is its name in errors."""
         config = families.read_config(folder)
-        family = families.get(config.get("model_type"))
-        shape = family.shape(config)
+        try:
+            family = families.get(config.get("model_type"))
+            shape = family.shape(config)
+        except ConfigError as error:
+            raise error.at(f"{shown or folder}: {error.where or 'config.json'}") from error
         if not hf_prefix:
             family = family.without_prefix()
         return cls(family, config, shape, tuple(family.expand(shape)), hf_prefix)
@@ -45,10 +50,11 @@ class Conversion:
     @classmethod
     def of_weights(cls, weights: hf.Weights) -> Conversion:
         """Read the `config.json` beside weights, and see how they name their tensors."""
-        model = cls.of_folder(weights.source.files)
+        source = weights.source
+        model = cls.of_folder(source.files, shown=source.weights)
         prefix = model.family.prefix
         if prefix and not any(name.startswith(prefix) for name in weights.names):
-            return cls.of_folder(weights.source.files, hf_prefix=False)
+            return cls.of_folder(source.files, hf_prefix=False)
         return model
 
     def as_native(self) -> Conversion:
@@ -110,6 +116,16 @@ class Conversion:
             names = [name for name in weights.names if re.fullmatch(pattern, name)]
             found.setdefault(reason, []).extend(names)
         return found
+
+    def layers_apart(self, names: Iterable[str]) -> str | None:
+        """Say that the weights have another number of layers than `config.json`, or None."""
+        rows = (name for row in self.family.rows for name in row.hf if "{layer}" in name)
+        starts = "|".join({re.escape(name.partition("{layer}")[0]) for name in rows})
+        numbers = [int(found[1]) for n in names if (found := re.match(rf"(?:{starts})(\d+)\.", n))]
+        count = max(numbers, default=-1) + 1
+        if count == self.shape.layers:
+            return None
+        return f"config.json says {self.shape.layers} layers, the weights have {count}"
 
     def changed(self) -> list[str]:
         """Hugging Face tensors that do not get the checkpoint's values, but rows of length 1."""

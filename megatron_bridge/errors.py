@@ -5,6 +5,8 @@ They live here, not in `tasks`, because `megatron_bridge` may not import `tasks`
 
 from __future__ import annotations
 
+from typing import Self
+
 
 class PipelineError(Exception):
     """Base of every error that is told to the user without a traceback.
@@ -24,16 +26,19 @@ class PipelineError(Exception):
         got: object = None,
         fix: str | None = None,
     ) -> None:
-        parts = [what.rstrip(".") + "."]
-        if where is not None:
-            parts.append(f"Where: {where}.")
-        if expected is not None:
-            parts.append(f"Expected: {expected}.")
-        if got is not None:
-            parts.append(f"Got: {got}.")
-        if fix is not None:
-            parts.append(f"What to do: {fix.rstrip('.')}.")
-        super().__init__(" ".join(parts))
+        said = [None if part is None else str(part) for part in (where, expected, got)]
+        self.what, self.fix = what.rstrip("."), fix and fix.rstrip(".")
+        self.where, self.expected, self.got = said
+        words = ("Where", "Expected", "Got", "What to do")
+        parts = zip(words, (*said, self.fix), strict=True)
+        told = [f"{word}: {part}." for word, part in parts if part is not None]
+        super().__init__(" ".join([f"{self.what}.", *told]))
+
+    def at(self, where: object) -> Self:
+        """Return the same error at a place that is better known."""
+        return type(self)(
+            self.what, where=where, expected=self.expected, got=self.got, fix=self.fix
+        )
 
 
 class ConfigError(PipelineError):

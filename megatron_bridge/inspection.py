@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from megatron_bridge import certificate, checkpoint, families, hf
 from megatron_bridge.conversion import Conversion
 from megatron_bridge.errors import InputError, PipelineError
-from megatron_bridge.mapping import Family, check
+from megatron_bridge.mapping import check
 from megatron_bridge.megatron_lm import arguments as megatron
 from megatron_bridge.megatron_lm import candidates, folder, sides
 from megatron_bridge.megatron_lm.folder import Run
@@ -28,7 +28,8 @@ if TYPE_CHECKING:
     from megatron_bridge.sources.source import Source
 
 Report = dict[str, Any]
-"""format, iteration, layout, family, parameters, tensors, vocabulary, optimizer, files, missing."""
+"""format, iteration, layout, family, parameters, tensors, vocabulary, optimizer, files, missing;
+`damaged` is true where files that the checkpoint names are not whole."""
 
 _LAYOUT = {
     "tensor_parallel": "tensor_model_parallel_size",
@@ -59,6 +60,8 @@ def inspect(given: Path | str) -> Report:
             "folders, mp_rank_* or *.distcp), a Hugging Face folder (config.json), or a GGUF file",
             got=", ".join(sorted(path.name for path in place.iterdir())[:6]) or "an empty folder"
             if place.is_dir()
+            else "a file"
+            if place.is_file()
             else "no such folder",
             fix="name the folder of one of these",
         )
@@ -101,12 +104,13 @@ def _of_run(run: Run) -> Report:
     opened = folder.tensors(run.folder)
     try:
         shapes = opened.shapes()
+        damage = opened.damage() if isinstance(opened, Reader) else []
     finally:
         opened.close()
     report = _counted(shapes, f"{run.format}, by Megatron-LM", folder.optimizer_states(run))
     padded = next((s[0] for k, (s, _) in shapes.items() if k.endswith(_VOCABULARIES[0])), None)
     found = sides.tokenizer_of(run.arguments)
-    size, source, missing = None, None, []
+    size, source, missing = None, None, [*damage]
     try:
         size, source = sides.vocabulary(run.arguments, found)
     except PipelineError as error:
@@ -135,7 +139,7 @@ def _of_run(run: Run) -> Report:
         report["parameters"] -= sum((s[0] - size) * math.prod(s[1:]) for s in parts)
     if found is None:
         missing.append("a tokenizer: give --tokenizer DIR to export, or the export has none")
-    return report | {"missing": missing}
+    return report | {"missing": missing, "damaged": bool(damage)}
 
 
 def _of_ours(place: Path) -> Report:
@@ -185,7 +189,7 @@ def _of_hugging_face(source: Source) -> Report:
             "family": model.family.model_type,
             "vocabulary": {"true": model.shape.vocab},
             "parameters": sum(math.prod(specs[name].shape) for name in held),
-            "missing": report["missing"] + _unclaimed(problems, model.family),
+            "missing": report["missing"] + _unclaimed(problems, model, names),
         }
 
 
@@ -213,6 +217,7 @@ def _counted(shapes: Mapping[str, Shape], kind: str, optimizer: Iterable[str]) -
         "proof": None,
         "dequantised": None,
         "missing": [],
+        "damaged": False,
         "shapes": {k: [list(size), hf.dtype_name(dtype)] for k, (size, dtype) in model.items()},
     }
 
@@ -226,7 +231,8 @@ def _beside(place: Path) -> Report:
     }
 
 
-def _unclaimed(problems: list[str], family: Family) -> list[str]:
+def _unclaimed(problems: list[str], model: Conversion, names: list[str]) -> list[str]:
     if not problems:
         return []
-    return [f"{len(problems)} tensors do not fit {family.model_type}: {'; '.join(problems[:4])}"]
+    shown = [*filter(None, [model.layers_apart(names)]), *problems[:4]]
+    return [f"{len(problems)} tensors do not fit {model.family.model_type}: {'; '.join(shown)}"]

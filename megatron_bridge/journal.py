@@ -59,7 +59,7 @@ def unfinished(
         InputError: the folder cannot be made.
     """
     refuse_a_full(out)
-    work = (scratch or out.parent) / f".{out.name}.unfinished"
+    work = _work(out, scratch)
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
         work.mkdir(parents=True, exist_ok=True)
@@ -95,6 +95,14 @@ def unfinished(
         shutil.rmtree(work, ignore_errors=True)
 
 
+def interrupted(out: Path | None) -> str:
+    """Say what an interrupted block has left beside its output."""
+    work = out and _work(out)
+    if work is None or not (work / "journal").is_dir():
+        return "interrupted"
+    return f"interrupted; what is finished is kept in {work}: the same command goes on from there"
+
+
 def state_of(paths: Iterable[Path]) -> list[list[Any]]:
     """Return name, size, time of change and inode of files: the same sizes may be another model."""
     stats = [(path, path.stat()) for path in sorted(paths)]
@@ -124,6 +132,10 @@ def refuse_a_full(out: Path, *sources: Path) -> None:
             got="files in it" if out.is_dir() else "a file",
             fix="choose another folder; nothing is ever written over a checkpoint",
         )
+
+
+def _work(out: Path, scratch: Path | None = None) -> Path:
+    return (scratch or out.parent) / f".{out.name}.unfinished"
 
 
 def _sync(folder: Path) -> None:

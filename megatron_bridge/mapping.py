@@ -150,7 +150,7 @@ def _readable() -> Iterator[None]:
             "config.json has an entry of the wrong kind, or lacks one",
             where="config.json",
             expected="numbers, words and tables as transformers writes them",
-            got=f"{type(error).__name__}: {error}",
+            got=f"no entry {error}" if isinstance(error, KeyError) else error,
             fix="use the config.json that belongs to the weights",
         ) from error
 
@@ -211,7 +211,14 @@ class Family:
             fields |= compute(config)
         for name in _SIZES:
             if type(fields[name]) is not int or fields[name] < 1:
-                raise ValueError(f"{name} would be {fields[name]!r}")
+                entry = last[name].hf if name in last else name
+                raise ConfigError(
+                    f"config.json gives no {entry} that can be used",
+                    where=f"config.json, {entry}",
+                    expected="a whole number of at least 1",
+                    got=repr(fields[name]),
+                    fix="use the config.json that belongs to the weights",
+                )
         return fields
 
     @_readable()

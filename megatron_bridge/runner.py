@@ -6,6 +6,7 @@ processes, and neither start an interpreter each nor hold PyTorch in memory more
 
 from __future__ import annotations
 
+import math
 import os
 import threading
 from collections.abc import Callable, Generator, Iterator, Sequence
@@ -122,8 +123,8 @@ def threads(memory: int | None, total_bytes: int) -> int:
         raise ConfigError(
             "A conversion needs more memory",
             where="memory",
-            expected=f"at least {least / 2**20:.0f} MB",
-            got=f"{memory / 2**20:.0f} MB",
+            expected=f"at least {math.ceil(least / 10**6)}MB",
+            got=f"{memory / 10**6:.0f}MB",
             fix="raise it; PyTorch alone takes most of this",
         )
     useful = min(len(os.sched_getaffinity(0)), MOST_THREADS, total_bytes // GROUP_BYTES + 1)

@@ -186,6 +186,20 @@ class Reader:
         """Return what lies under a key that is no tensor: a tree of plain values."""
         return torch_file.load(self._part(key, None))
 
+    def damage(self) -> list[str]:
+        """Say which files are missing, or shorter than the index says."""
+        ends: dict[str, int] = {}
+        for place in self._index.places.values():
+            ends[place.file] = max(ends.get(place.file, 0), place.start + place.length)
+        found = []
+        for name, end in sorted(ends.items()):
+            path = self.folder / name
+            if not path.is_file():
+                found.append(f"the file {name}, which the index names")
+            elif (size := path.stat().st_size) < end:
+                found.append(f"a part of {name}: {size:,} of {end:,} bytes are there")
+        return found
+
     def close(self) -> None:
         """Close the files."""
         for file in self._files.values():
@@ -243,6 +257,14 @@ class Reader:
             if len(self._files) >= MOST_OPEN:
                 self._forget()  # each closes when the last thread that reads it has done so
             self._files[name] = LocalFile(self.folder / name)
+        if self._files[name].size < place.start + place.length:
+            raise InputError(
+                "A file of the checkpoint is shorter than the checkpoint's index says",
+                where=self.folder / name,
+                expected=f"at least {place.start + place.length:,} bytes",
+                got=f"{self._files[name].size:,} bytes",
+                fix="copy the checkpoint here again",
+            )
         return Part(self._files[name], place.start, place.length)
 
 

@@ -53,23 +53,48 @@ def choose(
             fix="give one of these, or a folder with a config.json by --like",
         )
     wanted = meaning(fields)
+    if model_type is not None:
+        return _named(model_type, fields, vocab, wanted)
     apart: dict[str, list[str]] = {}
-    for name in CANDIDATES if model_type is None else [model_type]:
+    for name in CANDIDATES:
         family, config = families.FAMILIES[name], make(name, fields, vocab)
         apart[name] = disagreements(family, config, wanted)
         if not apart[name]:
             return family, config
     nearest = min(apart, key=lambda name: len(apart[name]))
     raise ConfigError(
-        "No model family computes what this run computes"
-        if model_type is None
-        else f"The family {model_type} does not compute what this run computes",
+        "No model family computes what this run computes",
         where="the run's arguments",
         expected=f"one of {', '.join(apart)}",
-        got=f"{'; '.join(apart[nearest])} (against {nearest}"
-        + ("" if model_type else ", the nearest")
-        + ")",
+        got=f"{'; '.join(apart[nearest])} (against {nearest}, the nearest)",
         fix="give a folder with the model's config.json by --like, where another family fits",
+    )
+
+
+def _named(
+    model_type: str, fields: Fields, vocab: int, wanted: Meaning
+) -> tuple[Family, dict[str, Any]]:
+    family, config = families.FAMILIES[model_type], make(model_type, fields, vocab)
+    apart = disagreements(family, config, wanted)
+    if not apart:
+        return family, config
+    fitting = [
+        name
+        for name in CANDIDATES
+        if not disagreements(families.FAMILIES[name], make(name, fields, vocab), wanted)
+    ]
+    experts = fields.get("num_moe_experts")
+    if bool(experts) != any(field.megatron == "num_moe_experts" for field in family.fields):
+        kind = f"has {experts} experts a layer" if experts else "is dense"
+        apart = [f"{model_type}, and the run {kind}"]
+    raise ConfigError(
+        f"The family {model_type} does not compute what this run computes",
+        where="--model-type",
+        expected=" or ".join(fitting) or "a family that does; none of those here",
+        got="; ".join(apart),
+        fix="give a family that fits, or leave --model-type out"
+        if fitting
+        else "give a folder with the model's config.json by --like",
     )
 
 
@@ -78,7 +103,7 @@ def disagreements(family: Family, config: Config, wanted: Meaning) -> list[str]:
     try:
         got = meaning(family.megatron_config(config))
     except PipelineError as error:
-        return [str(error)]
+        return [error.what if error.got is None else f"{error.what} ({error.got})"]
     return [
         f"{name} is {mine!r} in the run and {other!r} in {family.model_type}"
         for name, (mine, other) in differences(wanted, got).items()

@@ -56,7 +56,24 @@ def is_ours(folder: Path) -> bool:
 
 def is_run(folder: Path) -> bool:
     """True for a folder that looks like Megatron-LM's, readable or not."""
-    return (folder / LATEST).exists() or bool(_checkpoints(folder)) or _format(folder) is not None
+    known = (folder / LATEST).exists() or bool(_checkpoints(folder)) or _is_of_a_rank(folder)
+    return known or _format(folder) is not None
+
+
+def refuse_a_checkpoint(folder: Path) -> None:
+    """Refuse a checkpoint where a Hugging Face folder is wanted.
+
+    Raises:
+        InputError: it is one.
+    """
+    if not (folder / "config.json").exists() and (is_ours(folder) or is_run(folder)):
+        raise InputError(
+            "This is a checkpoint, not a Hugging Face folder",
+            where=folder,
+            expected="config.json beside weights",
+            got="a checkpoint of ours" if is_ours(folder) else "what Megatron-LM wrote",
+            fix=f"did you mean export? python -m megatron_bridge export {folder} OUT",
+        )
 
 
 def open_run(folder: Path) -> Run:
@@ -77,7 +94,9 @@ def open_run(folder: Path) -> Run:
             where=place,
             expected="iter_NNNNNNN folders, mp_rank_* folders, or .metadata beside *.distcp",
             got=_content(place),
-            fix="give the folder that Megatron-LM wrote with --save, or one iter_* folder in it",
+            fix=f"this is the folder of one rank; give the one that it lies in, {place.parent}"
+            if _is_of_a_rank(place)
+            else "give the folder that Megatron-LM wrote with --save, or one iter_* folder in it",
         )
     if kind == "torch":
         with Ranks(place) as ranks:
@@ -165,6 +184,10 @@ def _place(folder: Path) -> Path:
 def _checkpoints(folder: Path) -> list[str]:
     paths = folder.iterdir() if folder.is_dir() else ()
     return sorted(p.name for p in paths if _ITERATION.fullmatch(p.name) and p.is_dir())
+
+
+def _is_of_a_rank(folder: Path) -> bool:
+    return folder.name.startswith("mp_rank_") and folder.is_dir()
 
 
 def _format(folder: Path) -> str | None:

@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from megatron_bridge import checkpoint
-from megatron_bridge.errors import ConfigError, InputError
+from megatron_bridge import checkpoint, families
+from megatron_bridge.errors import ConfigError, InputError, MappingError
 from megatron_bridge.megatron_lm import sides
 from megatron_bridge.megatron_lm.arguments import vocabulary_multiple
 from megatron_bridge.megatron_lm.folder import Run, is_ours, is_run, open_run, tensors
@@ -86,6 +86,7 @@ def opened(folder: Path, like: Path | None, given: Given) -> Iterator[Origin]:
 
     Raises:
         ConfigError, InputError: it is neither, or something must be asked for.
+        MappingError: `like` is of another family, and the tensors do not fit it.
     """
     given = replace(given, like=like)
     if is_run(folder) and not is_ours(folder):
@@ -94,6 +95,14 @@ def opened(folder: Path, like: Path | None, given: Given) -> Iterator[Origin]:
             told = sides.write(run.arguments, padded_vocabulary(run), given, Path(files))
             yield Origin(run.folder, Path(files), Path(files), run=run, told=told)
         return
+    if (folder / "config.json").is_file() and not is_ours(folder):
+        raise InputError(
+            "This is a Hugging Face folder, not a checkpoint",
+            where=folder,
+            expected=f"{checkpoint.MARK}, or what Megatron-LM wrote",
+            got="config.json",
+            fix=f"did you mean import? python -m megatron_bridge import {folder} OUT",
+        )
     info = checkpoint.read_info(folder)
     if given != Given(like=like):
         raise ConfigError(
@@ -104,7 +113,19 @@ def opened(folder: Path, like: Path | None, given: Given) -> Iterator[Origin]:
             fix="leave them out, or give another config and tokenizer by --like",
         )
     hf = folder / checkpoint.HF_FILES
-    yield Origin(folder, like or hf, hf, info.hf_prefix)
+    try:
+        yield Origin(folder, like or hf, hf, info.hf_prefix)
+    except MappingError as error:
+        named = families.read_config(like or hf).get("model_type")
+        if named == info.model_type:
+            raise
+        raise MappingError(
+            f"The checkpoint is {info.model_type}, --like is {named}",
+            where=f"--like {like}",
+            expected=f"a folder of the checkpoint's family, {info.model_type}",
+            got=f"{named}, to which its tensors do not belong",
+            fix="leave --like out, or give a folder of the model that was trained",
+        ) from error
 
 
 def padded_vocabulary(run: Run) -> int:

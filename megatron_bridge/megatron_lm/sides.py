@@ -64,7 +64,7 @@ def write(arguments: Arguments, padded: int, given: Given, folder: Path) -> Told
         size = families.get(config["model_type"]).shape(config).vocab
         source = "config.json of --like"
         if given.vocab_size is not None:
-            size, source = given.vocab_size, "--vocab-size"
+            size, source = vocabulary(arguments, found, given)
     else:
         reading = megatron.only_reading(present(arguments))
         size, source = vocabulary(arguments, found, given)
@@ -85,13 +85,16 @@ def check_size(arguments: Arguments, size: int, padded: int, source: str) -> Non
     """Refuse a number of tokens that the run cannot have padded to what the checkpoint has.
 
     Raises:
-        ConfigError: it is too large, or too small.
+        ConfigError: it is too large, or too small; one below the run's own would drop tokens.
     """
+    own = arguments.get("vocab_size") or 1
     multiple = megatron.vocabulary_multiple(arguments)
     smallest = 1 if not multiple or padded % multiple else padded - multiple + 1
+    smallest = max(smallest, min(own, padded))
     if smallest <= size <= padded:
         return
-    pads = f", which pads to a multiple of {multiple}" if smallest > 1 else ""
+    pads = f", which pads to a multiple of {multiple}" if multiple and smallest > 1 else ""
+    pads += f"; the run's arguments say {own}" if smallest == own > 1 else ""
     raise ConfigError(
         "The vocabulary does not fit the checkpoint",
         where=source,
@@ -116,14 +119,17 @@ def vocabulary(
     Raises:
         ConfigError: nobody does.
     """
+    own = arguments.get("vocab_size")
     if given.vocab_size is not None:
-        return given.vocab_size, "--vocab-size"
+        apart = own and own != given.vocab_size
+        said = f" (the run's arguments say {own:,})" if apart else ""
+        return given.vocab_size, f"--vocab-size{said}"
     if found is not None and (size := found.size):
         return size, f"the tokenizer in {found.folder}"
-    if size := arguments.get("vocab_size"):
+    if own:
         source = "vocab_size among the run's arguments"
         null = str(arguments.get("tokenizer_type") or "").startswith("Null")
-        return size, f"{source}, {_NULL}" if null else source
+        return own, f"{source}, {_NULL}" if null else source
     raise ConfigError(
         "The number of tokens is not known: the checkpoint says the padded one only",
         where="--vocab-size",

@@ -213,9 +213,11 @@ def test_the_runs_own_tokenizer_is_found_on_this_disk(
 
 REFUSED: dict[str, tuple[dict[str, Any], Given, str]] = {
     "unknown vocabulary": ({"vocab_size": None}, Given(), r"number of tokens.*--vocab-size N"),
-    "too large": ({}, Given(vocab_size=113), "97 to 112 tokens.*113 tokens"),
-    "too small": ({}, Given(vocab_size=96), "97 to 112 tokens.*96 tokens"),
+    "too large": ({"vocab_size": None}, Given(vocab_size=113), "97 to 112 tokens.*113 tokens"),
+    "too small": ({"vocab_size": None}, Given(vocab_size=96), "97 to 112 tokens.*96 tokens"),
+    "a token too few": ({}, Given(vocab_size=100), "101 to 112 .*arguments say 101.*100 tokens"),
     "wrong family": ({}, Given(model_type="qwen3"), "qwen3 does not compute.*qk_layernorm"),
+    "dense": ({}, Given(model_type="mixtral"), "Expected: llama or mistral. Got: .*run is dense"),
     "no arguments": ({"hidden_size": None}, Given(), "do not say hidden_size"),
     "no family": ({"squared_relu": True}, Given(), "squared_relu"),
 }
