@@ -66,6 +66,7 @@ class Counts:
         template_samples: a call of each.
         contamination: documents that share something with an evaluation set.
         hits: how many, by set.
+        too_short: by set, how many items are too short to be found.
         paragraphs: lines of the documents.
         paragraphs_with_residue: those in which markup is left.
         residue: how often, by kind.
@@ -99,6 +100,7 @@ class Counts:
     template_samples: dict[str, Sample] = field(default_factory=dict)
     contamination: list[Sample] = field(default_factory=list)
     hits: Counter[str] = field(default_factory=Counter)
+    too_short: Counter[str] = field(default_factory=Counter)
     paragraphs: int = 0
     paragraphs_with_residue: int = 0
     residue: Counter[str] = field(default_factory=Counter)
@@ -218,7 +220,11 @@ class Counts:
                     for name, count in _in_order(self.templates)[:_TEMPLATES_LISTED]
                 ],
             },
-            "contamination": {"sets": dict(_in_order(self.hits)), "documents": self.contamination},
+            "contamination": {
+                "sets": dict(_in_order(self.hits)),
+                "too_short": dict(self.too_short),
+                "documents": self.contamination,
+            },
             "residue": {
                 "paragraphs": self.paragraphs,
                 "paragraphs_with_residue": self.paragraphs_with_residue,

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import logging
 import shutil
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
@@ -71,9 +72,14 @@ def write_shards(dumps: Iterable[Path], out: Path, run: Run) -> Counts:
     counts = Counts()
     cleaned = _cleaned(list(dumps), counts, run)
     compared = run.options.duplicates != "keep" or run.options.drop_repeated_paragraphs
-    with _Shards(out, run.shard_bytes) as shards:
-        for line in _unique(cleaned, counts, run) if compared else (line for line, _ in cleaned):
-            shards.write(line)
+    try:
+        with _Shards(out, run.shard_bytes) as shards:
+            lines = _unique(cleaned, counts, run) if compared else (line for line, _ in cleaned)
+            for line in lines:
+                shards.write(line)
+    finally:
+        # The next run in this process may find other templates under the same names.
+        cleaner.cache_clear()
     for page in [*counts.set_aside, *counts.timed_out]:
         problem = page.get("error", "it took too long")
         _log.warning("page %s (%s) was set aside: %s", page["id"], page["title"], problem)
@@ -146,7 +152,7 @@ def _batches(paths: list[Path], counts: Counts, run: Run) -> Iterator[_Batch]:
         origin = origin_of(path, run.options, run.scratch, reading, run.workers)
         before += path.stat().st_size * (passes - 1)
         # What is missing or wrong is told before the first page.
-        cleaner(origin, run.options)
+        counts.too_short = Counter(cleaner(origin, run.options).too_short)
         prepare(run.options, origin.site.language)
         cleaning = told(lambda: f"{counts.articles} articles")
         dump = Dump(path, run.on_damage, cleaning, run.workers)

@@ -147,6 +147,11 @@ class Cleaner:
             seconds=options.page_seconds,
         )
 
+    @property
+    def too_short(self) -> dict[str, int]:
+        """By evaluation set, how many items are too short to be found."""
+        return self._sets.too_short if self._sets else {}
+
     def document(self, page: Page, *, trace: bool = False) -> Document:
         """An article's document, whether it stays or not.
 
@@ -193,7 +198,6 @@ def cleaner(origin: Origin, options: Options) -> Cleaner:
     return Cleaner(origin, options)
 
 
-@lru_cache(maxsize=1)
 def _evaluation_sets(options: Decontamination) -> EvaluationSets:
     names = set_names(options.evaluation_sets)
     texts = {name: read_texts(path) for name, path in names.items()}

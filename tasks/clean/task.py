@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -71,22 +73,19 @@ def check(out: Path, metrics: dict[str, Any]) -> None:
 @stage("clean", version=2, output=CleanCorpus, label=_label, resolve=_resolve, check=check)
 def clean(config: CleanConfig, ctx: Context, corpus: RawCorpus) -> dict[str, Any]:
     """Turn a dump's articles into documents: markup to text, rules, filters, shards, a report."""
-    scratch = ctx.scratch / "clean"
-    # A killed attempt may have left its own.
-    shutil.rmtree(scratch, ignore_errors=True)
-    scratch.mkdir()
-    counts = write_shards(
-        corpus.files,
-        ctx.out,
-        Run(
-            config,
-            scratch,
-            config.on_damage,
-            config.shard_mib << 20,
-            config.workers or os.cpu_count() or 1,
-            ctx.progress,
-        ),
-    )
+    with _empty(ctx.scratch / "clean") as scratch:
+        counts = write_shards(
+            corpus.files,
+            ctx.out,
+            Run(
+                config,
+                scratch,
+                config.on_damage,
+                config.shard_mib << 20,
+                config.workers or os.cpu_count() or 1,
+                ctx.progress,
+            ),
+        )
     report = counts.as_json()
     text = json.dumps(report, indent=1, ensure_ascii=False)
     (ctx.out / "report.json").write_text(text + "\n", encoding="utf-8")
@@ -102,3 +101,14 @@ def clean(config: CleanConfig, ctx: Context, corpus: RawCorpus) -> dict[str, Any
         "templates_dropped": counts.templates.total(),
         "templates": {found["name"]: found["times"] for found in most},
     }
+
+
+@contextmanager
+def _empty(folder: Path) -> Iterator[Path]:
+    """A folder for the time of a run; what a killed one has left goes first."""
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir()
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)

@@ -95,10 +95,17 @@ def write_recipe(folder: Path) -> Path:
 
 
 def _prose(number: int) -> str:
-    return " ".join(
-        f"The town of number {number} has {number * k + k} houses, and it is known for the bridge "
-        f"that was built in {1800 + number + k} by the people of the valley."
-        for k in range(1, 6)
+    return (
+        f"The town of number {number} has {number * 2 + 2} houses, and it is known for the bridge "
+        f"that was built in {1801 + number} by the people of the valley. "
+        f"Its market hall, which holds {number * 3 + 3} traders on a busy day, stands where two "
+        f"rivers meet and was paid for in {1802 + number} with the taxes on salt. "
+        f"A school for {number * 4 + 4} children opened behind the church during {1803 + number}, "
+        "although most families still needed every pair of hands at harvest. "
+        f"From the hill one can see {number * 5 + 5} chimneys, since the mill burned coal until "
+        f"{1804 + number} and then took its power from the dam upstream. "
+        f"Today {number * 6 + 6} visitors a week come by train, many of them to walk along the old "
+        f"wall, which soldiers had left half finished in {1805 + number}."
     )
 
 

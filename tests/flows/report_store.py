@@ -83,7 +83,7 @@ CLEANED: dict[str, Any] = {
         ],
     },
     "contamination": {
-        "sets": {"quiz": 1},
+        "sets": {"quiz": 1}, "too_short": {"quiz": 4},
         "documents": [
             {"id": "7", "title": "Quiz", "name": "quiz", "item": 3, "runs": 2, "sample": "what is"}
         ],
