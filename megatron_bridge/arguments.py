@@ -20,7 +20,7 @@ _EXAMPLES = """\
 examples:
   python -m megatron_bridge import Qwen3-0.6B ckpt            a Hugging Face folder to Megatron
   python -m megatron_bridge verify Qwen3-0.6B ckpt            are both the same model?
-  python -m megatron_bridge export ckpt back                  and back again, the same tensors
+  python -m megatron_bridge export ckpt back                  and back again, bit for bit
   python -m megatron_bridge inspect checkpoints               what is in Megatron-LM's folder?
   python -m megatron_bridge export checkpoints back --tokenizer tokenizer
   python -m megatron_bridge logits ckpt --tokens ids.json --out logits.safetensors --tp 2
@@ -91,7 +91,8 @@ _COMMANDS: dict[str, tuple[Callable[[argparse.ArgumentParser], Any], str, str]] 
     "export": (
         switches.add_export,
         "Convert a checkpoint to a Hugging Face folder.\n\n"
-        "The reverse of import, with the same proof.\n\n"
+        "The reverse of import, with the same proof. Tensors come back bit for bit; one\n"
+        "model.safetensors of up to 5 GB as the same file, any other in shards of our own.\n\n"
         "It also takes a directory that Megatron-LM wrote, in its torch_dist or its old torch\n"
         "layout, of any parallel sizes. Family and config.json are made from the arguments that\n"
         "Megatron-LM keeps in its checkpoints; what cannot be known is asked for by name. The\n"

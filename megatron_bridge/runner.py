@@ -125,7 +125,7 @@ def threads(memory: int | None, total_bytes: int) -> int:
             where="memory",
             expected=f"at least {math.ceil(least / 10**6)}MB",
             got=f"{memory / 10**6:.0f}MB",
-            fix="raise it; PyTorch alone takes most of this",
+            fix="raise it, to 600MB for instance; PyTorch alone takes most of this",
         )
     useful = min(len(os.sched_getaffinity(0)), MOST_THREADS, total_bytes // GROUP_BYTES + 1)
     return min(useful, (memory - BASE_BYTES) // THREAD_BYTES)
