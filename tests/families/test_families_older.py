@@ -67,11 +67,13 @@ def test_an_old_file_goes_back_under_its_own_names(model_type: str, tmp_path: Pa
 
 @pytest.mark.parametrize("model_type", ["gpt2", "opt"])
 def test_a_tensor_that_is_no_buffer_is_not_left_out(model_type: str, tmp_path: Path) -> None:
-    weights = old_file(model_type, tmp_path)
+    folder = tmp_path / "hf"
+    folder.mkdir()
+    weights = old_file(model_type, folder)
     stray = {"h.0.attn.scale": torch.ones(1)}
-    save_file(weights | stray, tmp_path / "model.safetensors", metadata={"format": "pt"})
+    save_file(weights | stray, folder / "model.safetensors", metadata={"format": "pt"})
     with pytest.raises(MappingError, match=r"no row claims .* h\.0\.attn\.scale"):
-        import_hf(tmp_path, tmp_path / "checkpoint", proof=TENSORS)
+        import_hf(folder, tmp_path / "checkpoint", proof=TENSORS)
 
 
 OLD_CONFIGS: Mapping[str, dict[str, Any]] = {
