@@ -11,29 +11,10 @@ from typing import Annotated, Literal, NoReturn
 from cyclopts import App, CycloptsError, Parameter
 
 from flows import console
+from flows.arguments import Json, Output, Overrides, Recipe, Root, Stage, StageName
+from flows.clean_page import clean_page
 from tasks.core.errors import ConfigError, PipelineError, refused
 from tasks.core.progress import clear
-
-StageName = Literal[
-    "ingest", "clean", "model", "tokens", "to_megatron", "train", "to_hf", "evaluate", "export"
-]
-Json = Annotated[bool, Parameter(name="--json", negative="", help="Print one JSON document")]
-Root = Annotated[
-    Path | None, Parameter(help="The store's folder; without it MEGALINE_ROOT, else .megaline")
-]
-Recipe = Annotated[Path, Parameter(help="A YAML file, such as deploy/recipes/quickstart.yaml")]
-Overrides = Annotated[
-    str,
-    Parameter(
-        help="stage.field=value, such as train.steps=7; laid over the recipe, values are YAML"
-    ),
-]
-
-Output = Annotated[
-    Path,
-    Parameter(help="An output's folder, STORE/STAGE/LABEL/FINGERPRINT, as `plan --json` tells"),
-]
-Stage = Annotated[StageName, Parameter(help="The stage to explain")]
 
 app = App(
     name="megaline",
@@ -210,9 +191,12 @@ def report(path: Path, /, *, out: Path | None = None, json: Json = False) -> int
 
     found = page.document(path)
     out = out or Path(f"report-{found['fingerprint']}.html")
-    page.write(found, out)
+    page.write(page.html(found), out)
     console.say({"out": str(out.absolute()), **found}, [str(out.absolute())], json)
     return 0
+
+
+app.command(clean_page)
 
 
 @app.command

@@ -80,9 +80,18 @@ def load(recipe: Path | str, overrides: Sequence[str] = ()) -> PipelineConfig:
             got=repr(values), fix="write it as deploy/recipes/toy.yaml is written",
         )  # fmt: skip
     values = _absolute(values, recipe.parent.resolve())
+    return overlaid(values, overrides, recipe)
+
+
+def overlaid(values: dict[str, Any], overrides: Sequence[str], where: object) -> PipelineConfig:
+    """The typed configuration of plain values with `stage.field=value` overrides over them.
+
+    Raises:
+        ConfigError: a name or a value is wrong.
+    """
     for override in overrides:
         _lay_over(values, override)
-    return validate(values, " ".join([str(recipe), *overrides]))
+    return validate(values, " ".join([str(where), *overrides]))
 
 
 def validate(values: dict[str, Any], where: object) -> PipelineConfig:

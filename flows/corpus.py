@@ -36,7 +36,8 @@ def section(report: Document) -> Document:
         own tables.
     """
     characters = report["characters"]
-    constructs = sorted({**characters["lost"], **characters["kept"]})
+    # The report's order: what lost the most comes first.
+    constructs = {**characters["lost"], **characters["kept"]}
     return {
         **report,
         "pages": _pages(report),

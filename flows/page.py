@@ -70,6 +70,25 @@ def html(found: Document) -> str:
     Raises:
         InputError: an output holds a report of another shape than this version writes.
     """
+    drawn = [
+        {"title": chart.title, "url": pictures.data_url(pictures.picture(chart, found["training"]))}
+        for chart in (pictures.CHARTS if found["training"] else ())
+    ]
+    cleaned = corpus.drawn(found["cleaned"]) if found["cleaned"] else []
+    return render(_TEMPLATE, found, pictures=drawn, corpus_pictures=cleaned)
+
+
+def render(template: str, found: Mapping[str, Any], **more: Any) -> str:
+    """A page from one of the templates beside this file; all that it shows is escaped.
+
+    Args:
+        template: the file's name.
+        found: what it shows, with the `path` that it is about.
+        more: what it shows besides.
+
+    Raises:
+        InputError: the template asks for what is not there.
+    """
     from jinja2 import Environment, FileSystemLoader, StrictUndefined, UndefinedError
 
     environment = Environment(
@@ -80,17 +99,8 @@ def html(found: Document) -> str:
         lstrip_blocks=True,
     )
     environment.filters.update(value=value, size=size, duration=duration)
-    drawn = [
-        {"title": chart.title, "url": pictures.data_url(pictures.picture(chart, found["training"]))}
-        for chart in (pictures.CHARTS if found["training"] else ())
-    ]
     try:
-        return environment.get_template(_TEMPLATE).render(
-            found,
-            pictures=drawn,
-            corpus_pictures=corpus.drawn(found["cleaned"]) if found["cleaned"] else [],
-            flat=flat,
-        )
+        return environment.get_template(template).render(found, flat=flat, **more)
     except UndefinedError as error:
         raise InputError(
             "An output cannot be shown", where=found["path"], got=error,
@@ -99,19 +109,18 @@ def html(found: Document) -> str:
         ) from error  # fmt: skip
 
 
-def write(found: Document, out: Path) -> None:
-    """Write the page.
+def write(text: str, out: Path, option: str = "--out") -> None:
+    """Write a page.
 
     Raises:
-        InputError: `out` cannot be a file.
+        InputError: `out` cannot be a file; `option` names another.
     """
-    text = html(found)
     try:
         out.write_text(text, encoding="utf-8")
     except (FileNotFoundError, IsADirectoryError, NotADirectoryError) as error:
         raise InputError(
             "The page cannot be written", where=out, expected="a file name in a folder that exists",
-            got=error.strerror, fix="make the folder, or name another place with --out",
+            got=error.strerror, fix=f"make the folder, or name another place with {option}",
         ) from error  # fmt: skip
 
 

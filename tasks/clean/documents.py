@@ -201,14 +201,8 @@ def _process(batch: _Batch) -> tuple[list[tuple[bytes, Marks | None]], Counts]:
 def _document(
     page: Page, machine: Cleaner, compared: bool, counts: Counts
 ) -> tuple[bytes, Marks | None] | None:
-    if page.namespace != 0:
-        counts.other_namespaces += 1
-    elif page.redirect:
-        counts.redirects += 1
-    elif page.model != "wikitext":
-        counts.other_models += 1
-    elif not page.text.strip():
-        counts.without_text += 1
+    if reason := page.no_article:
+        setattr(counts, reason, getattr(counts, reason) + 1)
     elif found := machine.article(page, counts):
         if compared:
             return _encoded(found.record()), marks(found.text, machine.options.min_repeated_words)

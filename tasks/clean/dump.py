@@ -21,6 +21,8 @@ from urllib.parse import quote
 from tasks.clean.streams import pieces
 from tasks.core.errors import InputError
 
+NoArticle = Literal["other_namespaces", "redirects", "other_models", "without_text"]
+
 TEMPLATE = 10
 _LONGEST_HEAD = 4096
 _LONGEST_SITE = 1 << 20
@@ -88,6 +90,17 @@ class Page:
     model: str
     revision: str
     text: str
+
+    @property
+    def no_article(self) -> NoArticle | None:
+        """Why the page is no article with a text; None where it is one."""
+        if self.namespace != 0:
+            return "other_namespaces"
+        if self.redirect:
+            return "redirects"
+        if self.model != "wikitext":
+            return "other_models"
+        return None if self.text.strip() else "without_text"
 
 
 class Dump:

@@ -131,8 +131,11 @@ def _first_change(before: str, after: str) -> str:
 
 
 def _note_lines(dropped: list[Dropped], account: Account) -> None:
-    for rule, line in dropped:
-        account.note(rule, line, len(line) + 1)
+    for rule in dict.fromkeys(rule for rule, _ in dropped):
+        lines = [line for name, line in dropped if name == rule]
+        # Lines that stand together say more than a heading alone.
+        sample = "\n".join(lines[:_SAMPLE])
+        account.note(rule, sample, sum(map(len, lines)) + len(lines), len(lines))
 
 
 @cache

@@ -93,7 +93,7 @@ def clean(config: CleanConfig, ctx: Context, corpus: RawCorpus) -> dict[str, Any
     return {
         "pages": counts.pages,
         **{name: count for name, count in report["whereabouts"].items() if count},
-        "damage": counts.damage,
+        **({"damage": counts.damage} if counts.damage else {}),
         "characters_in": counts.characters_in,
         "characters_out": counts.characters_out,
         "paragraphs": counts.paragraphs,

@@ -1,0 +1,132 @@
+"""One page of a dump under the magnifying glass: its markup, its text, and what each rule did."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from tasks.clean.documents import origin_of
+from tasks.clean.dump import Dump, Page, read_page, title_of
+from tasks.clean.pages import Cleaner, Document, Options
+from tasks.clean.residue import residue
+from tasks.clean.rules import prepare
+from tasks.core.errors import InputError
+
+_AT_A_TIME = 10_000
+_NEAREST = 3
+
+
+def examine(
+    path: Path, title: str, options: Options, progress: Callable[[int], None]
+) -> dict[str, Any]:
+    """Clean one page, and tell all that was done to it.
+
+    Args:
+        path: the dump. It is read up to the page, and where templates are taken from it, whole
+            before that.
+        title: the page's; underscores are spaces.
+        options: how to clean.
+        progress: called with the bytes of the dump that have been read.
+
+    Returns:
+        `title`, `id`, `revision`, `url`, `language`; `outcome` (`kept`, or why it is not) and
+        `verdict` (what a filter measured); `wikitext` and `text`; `constructs` (characters `kept`
+        and `lost`), `templates` (dropped, by name), `rules`, `hits` (of evaluation sets),
+        `residue`, and `steps`, which tell what each rule did in order.
+
+    Raises:
+        InputError: there is no such page, or it cannot be read.
+        PageTimeout: it takes longer than a page may.
+    """
+    page = find(path, title, progress)
+    with TemporaryDirectory() as folder:
+        origin = origin_of(path, options, Path(folder), progress)
+        prepare(options, origin.site.language)
+        found = Cleaner(origin, options).document(page, trace=True)
+    return _told(found, options)
+
+
+def find(path: Path, title: str, progress: Callable[[int], None]) -> Page:
+    """A page by its title.
+
+    Raises:
+        InputError: there is none, or it is no XML.
+    """
+    wanted = title.replace("_", " ").strip()
+    dump = Dump(path, "keep", progress)
+    nearest: list[str] = []
+    waiting: list[str] = []
+    for source in dump.raw():
+        name = title_of(source)
+        if name == wanted:
+            return _read(source, dump)
+        waiting.append(name)
+        if len(waiting) >= _AT_A_TIME:
+            nearest, waiting = _nearest(wanted, nearest + waiting), []
+    nearest = _nearest(wanted, nearest + waiting)
+    damaged = f"; the dump is damaged {dump.damage}" if dump.damage else ""
+    raise InputError(
+        "The dump holds no page of this title", where=path,
+        expected="the title of one of its pages, as it is written there", got=f"{title}{damaged}",
+        fix=f"did you mean {' or '.join(map(repr, nearest))}" if nearest else "name another dump",
+    )  # fmt: skip
+
+
+def _read(source: bytes, dump: Dump) -> Page:
+    try:
+        return read_page(source, dump.site)
+    except SyntaxError as error:
+        raise InputError(
+            "The page cannot be read", where=f"{dump.path}, {title_of(source)}",
+            expected="XML", got=error, fix="fetch the dump again; a run sets the page aside",
+        ) from error  # fmt: skip
+
+
+def _nearest(wanted: str, titles: list[str]) -> list[str]:
+    """The titles most like the one wanted, whatever their case."""
+    lower = {title.lower(): title for title in reversed(titles)}
+    return [lower[name] for name in difflib.get_close_matches(wanted.lower(), lower, _NEAREST)]
+
+
+def _told(found: Document, options: Options) -> dict[str, Any]:
+    cleaned, account = found.cleaned, found.account
+    return {
+        "title": found.page.title,
+        "id": found.page.id,
+        "revision": found.page.revision,
+        "url": found.url,
+        "language": found.language,
+        "outcome": _outcome(found, options),
+        "verdict": account.verdict._asdict() if account.verdict else None,
+        "wikitext": found.page.text,
+        "text": found.text,
+        "constructs": {"kept": dict(cleaned.kept), "lost": dict(cleaned.lost)},
+        "templates": dict(cleaned.templates.most_common()),
+        "rules": {
+            rule: {
+                "times": times,
+                "characters": account.lost[rule],
+                "sample": account.samples.get(rule, ""),
+            }
+            for rule, times in account.done.items()
+        },
+        "hits": [hit._asdict() for hit in found.hits],
+        "residue": dict(residue(found.text)),
+        "steps": [asdict(step) for step in cleaned.trace or []],
+    }
+
+
+def _outcome(found: Document, options: Options) -> str:
+    """What a run would do with the page, leaving duplicates apart."""
+    page = found.page
+    if reason := page.no_article:
+        return reason
+    if not found.text:
+        return "empty"
+    if found.account.verdict is not None:
+        return found.account.verdict.rule
+    return "contaminated" if found.hits and options.contaminated == "drop" else "kept"
