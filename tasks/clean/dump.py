@@ -107,7 +107,7 @@ class Dump:
     """A dump's pages, read once and in order.
 
     Args:
-        path: plain XML, or compressed with bz2 (also of many streams), gz or xz.
+        path: plain XML, or compressed with bz2 (also of many streams), gz, xz or zst.
         on_damage: what to do where the file ends early or is broken: "error" raises, "keep" ends
             the stream with the last whole page and says so in `damage`.
         progress: called with the bytes of the file that have been read.
@@ -142,6 +142,7 @@ class Dump:
         """Yield each page's XML in UTF-8, as `read_page` takes it.
 
         Raises:
+            ConfigError: it is compressed with zst, and the package for that is missing.
             InputError: no MediaWiki dump, or one of a page's whole history; no page in it; damaged,
                 and `on_damage` is "error".
         """
@@ -214,7 +215,7 @@ class Dump:
 
     def _damaged(self, error: Exception) -> None:
         self.damage = f"after {self.pages} whole pages: {type(error).__name__}: {error}"
-        if not self._keep:
+        if not self._keep or self.pages == 0:
             raise InputError(
                 "The dump is damaged or ends early", where=self.path,
                 expected="a whole file", got=self.damage,

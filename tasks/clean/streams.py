@@ -1,4 +1,4 @@
-"""The bytes of a file, decompressed: bz2 of one stream or many, gz and xz, in bounded memory.
+"""The bytes of a file, decompressed: bz2 of one stream or many, gz, xz and zst, in bounded memory.
 
 Wikimedia's multi-stream dumps are thousands of bz2 streams one behind the other, which threads
 decompress side by side: bz2 lets go of Python's lock.
@@ -16,6 +16,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from tasks.core.errors import ConfigError
 from tasks.core.sources import compression
 
 _PIECE = 1 << 18
@@ -24,9 +25,6 @@ _STREAM = re.compile(rb"BZh[1-9]1AY&SY")
 # Wikimedia's streams hold 100 pages, some 0.5 MB; what is larger is read as it comes.
 _LONGEST_STREAM = 1 << 23
 _LARGEST_CONTENT = 1 << 28
-_OPENERS: dict[str, Callable[..., Any]] = {
-    "bz2": bz2.open, "gz": gzip.open, "xz": lzma.open,
-}  # fmt: skip
 
 
 def pieces(path: Path, threads: int = 1) -> Iterator[tuple[bytes, int]]:
@@ -37,6 +35,7 @@ def pieces(path: Path, threads: int = 1) -> Iterator[tuple[bytes, int]]:
         threads: how many decompress a bz2 file of many streams.
 
     Raises:
+        ConfigError: the package for zst is missing.
         EOFError: the file ends early; what lies before its end has been yielded.
         OSError: it is damaged.
         lzma.LZMAError: it is damaged.
@@ -47,9 +46,15 @@ def pieces(path: Path, threads: int = 1) -> Iterator[tuple[bytes, int]]:
         if kind == "bz2" and threads > 1:
             raw.seek((yield from _side_by_side(raw, threads)))
         stream: Any = raw if kind == "none" else _OPENERS[kind](raw)
-        # Only `read1` hands over what lies before the end of a file that ends early.
-        while piece := stream.read1(_PIECE):
-            yield piece, raw.tell()
+        try:
+            # Only `read1` hands over what lies before the end of a file that ends early.
+            while piece := stream.read1(_PIECE):
+                yield piece, raw.tell()
+        except Exception as error:
+            # zstandard's own errors, whose class is only there with it.
+            if type(error).__module__.startswith("zstandard"):
+                raise OSError(f"{error}") from error
+            raise
 
 
 def _side_by_side(raw: BinaryIO, threads: int) -> Generator[tuple[bytes, int], None, int]:
@@ -100,3 +105,19 @@ def _content(source: bytes) -> bytes | None:
             return None
         source = stream.unused_data
     return b"".join(found)
+
+
+def _zst(raw: BinaryIO) -> Any:
+    try:
+        import zstandard
+    except ImportError as error:
+        raise ConfigError(
+            "zst cannot be read here", where=raw.name, expected="the package `zstandard`",
+            got="not installed", fix="pip install 'megaline[zst]', or unpack the file",
+        ) from error  # fmt: skip
+    return zstandard.ZstdDecompressor().stream_reader(raw, read_across_frames=True)
+
+
+_OPENERS: dict[str, Callable[..., Any]] = {
+    "bz2": bz2.open, "gz": gzip.open, "xz": lzma.open, "zst": _zst,
+}  # fmt: skip

@@ -15,12 +15,13 @@ from urllib.parse import unquote, urlsplit
 from tasks.core.errors import InputError
 from tasks.core.fingerprint import DigestCache, sha256_file
 
-Compression = Literal["bz2", "gz", "xz", "none"]
+Compression = Literal["bz2", "gz", "xz", "zst", "none"]
 
 _MAGIC: dict[bytes, Compression] = {
     b"BZh": "bz2",
     b"\x1f\x8b": "gz",
     b"\xfd7zXZ\x00": "xz",
+    b"\x28\xb5\x2f\xfd": "zst",
 }
 _BUFFER = 1 << 20
 

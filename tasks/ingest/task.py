@@ -54,7 +54,7 @@ def check_kind(path: Path) -> None:
     """Refuse what can be no XML dump, told by its first bytes.
 
     Raises:
-        InputError: neither bz2, gz, xz nor plain XML.
+        InputError: neither bz2, gz, xz, zst nor plain XML.
     """
     with open(path, "rb") as file:
         head = file.read(64)
@@ -62,7 +62,7 @@ def check_kind(path: Path) -> None:
     if sources.compression(path) == "none" and not text.lstrip().startswith("<"):
         raise InputError(
             "The source is of an unknown kind", where=path,
-            expected="a MediaWiki XML dump, plain or compressed with bz2, gz or xz",
+            expected="a MediaWiki XML dump, plain or compressed with bz2, gz, xz or zst",
             got=f"a file that begins with {head[:16]!r}",
             fix="name a pages-articles dump",
         )  # fmt: skip

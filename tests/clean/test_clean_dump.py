@@ -5,19 +5,27 @@ from __future__ import annotations
 import bz2
 import gzip
 import lzma
+import random
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from tasks.clean import streams
 from tasks.clean.dump import Dump, Page
-from tasks.core.errors import InputError
+from tasks.core.errors import ConfigError, InputError
 
 ENGLISH = Path(__file__).parents[1] / "data" / "wiki" / "english.xml"
 
 
 def _multistream(data: bytes) -> bytes:
     return b"".join(bz2.compress(data[at : at + 700]) for at in range(0, len(data), 700))
+
+
+def _latin(data: bytes) -> bytes:
+    declared = '<?xml version="1.0" encoding="ISO-8859-1"?>\n' + data.decode()
+    return declared.encode("latin-1", "xmlcharrefreplace")
 
 
 PACKERS: dict[str, Callable[[bytes], bytes]] = {
@@ -29,6 +37,7 @@ PACKERS: dict[str, Callable[[bytes], bytes]] = {
     "bz2 of many streams": _multistream,
     "gz": gzip.compress,
     "xz": lzma.compress,
+    "Latin 1": _latin,
 }
 
 
@@ -93,6 +102,77 @@ def test_what_is_no_dump_is_refused(content: bytes, message: str, tmp_path: Path
     path = tmp_path / "dump"
     path.write_bytes(content)
     with pytest.raises(InputError, match=message):
+        list(Dump(path))
+
+
+def _zst(data: bytes) -> bytes:
+    zstandard = pytest.importorskip("zstandard")
+    half = len(data) // 2
+    return b"".join(zstandard.compress(part) for part in (data[:half], data[half:]))
+
+
+def test_zst(tmp_path: Path) -> None:
+    path = tmp_path / "dump.xml.zst"
+    packed = _zst(ENGLISH.read_bytes())
+    path.write_bytes(packed)
+    assert len(list(Dump(path))) == 7
+    path.write_bytes(packed[:-20])
+    dump = Dump(path, on_damage="keep")
+    assert 0 < len(list(dump)) < 7
+    assert dump.damage is not None
+    path.write_bytes(packed[:40] + bytes(9) + packed[49:])
+    with pytest.raises(InputError, match="damaged"):
+        list(Dump(path))
+
+
+def test_zst_without_its_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "zstandard", None)
+    path = tmp_path / "dump.xml.zst"
+    path.write_bytes(b"\x28\xb5\x2f\xfd" + bytes(20))
+    with pytest.raises(ConfigError, match=r"megaline\[zst\]"):
+        list(Dump(path))
+
+
+@pytest.mark.parametrize("damage", ["none", "cut", "flipped", "long stream", "large content"])
+def test_threads_read_what_one_reads(
+    damage: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    head, page, tail = ENGLISH.read_bytes().partition(b"  <page>")
+    body = (page + tail.partition(b"</page>")[0] + b"</page>") * 2000
+    data = head + body + b"</mediawiki>"
+    if damage == "long stream":
+        monkeypatch.setattr(streams, "_LONGEST_STREAM", 3_000)
+        monkeypatch.setattr(streams, "_PIECE", 1_000)
+    if damage == "large content":
+        monkeypatch.setattr(streams, "_LARGEST_CONTENT", 90_000)
+    size = 100_000
+    packed = b"".join(bz2.compress(data[at : at + size]) for at in range(0, len(data), size))
+    if damage == "long stream":
+        packed += bz2.compress(random.Random(1).randbytes(30_000).hex().encode())
+    if damage == "cut":
+        packed = packed[: len(packed) * 2 // 3]
+    if damage == "flipped":
+        middle = len(packed) // 2
+        packed = packed[:middle] + bytes([packed[middle] ^ 255]) + packed[middle + 1 :]
+    path = tmp_path / "dump.xml.bz2"
+    path.write_bytes(packed)
+    one, two = (Dump(path, "keep", threads=threads) for threads in (1, 3))
+    assert list(one.raw()) == list(two.raw())
+    assert one.pages > 0
+    assert (one.pages, one.damage) == (two.pages, two.damage)
+    assert (one.pages == 2000) == (damage not in ("cut", "flipped"))
+
+
+def test_a_page_that_does_not_end_is_not_collected(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tasks.clean.dump._LONGEST_PAGE", 1 << 20)
+    path = tmp_path / "dump.xml"
+    path.write_bytes(ENGLISH.read_bytes() + b"<page>" + bytes(3 << 20))
+    with pytest.raises(InputError, match="no page ends within 1 MiB"):
+        list(Dump(path))
+    path.write_bytes(b"<mediawiki>" + b"<a/>" * (1 << 19) + b"<page></page></mediawiki>")
+    with pytest.raises(InputError, match="no page begins"):
         list(Dump(path))
 
 
