@@ -199,27 +199,13 @@ class Counts:
             "timed_out": self.timed_out,
             "set_aside": self.set_aside,
             "damage": self.damage,
-            "characters": {
-                "in": self.characters_in,
-                "out": self.characters_out,
-                "kept": dict(_in_order(self.kept)),
-                "lost": dict(_in_order(self.lost)),
-                "table_rows": self.table_rows,
-                "unclosed": self.unclosed,
-            },
+            "characters": self._characters(),
             "rules": {
                 name: {"times": count, "characters": self.rule_characters[name]}
                 for name, count in _in_order(self.rules)
             },
             "samples": {name: self.samples[name] for name in sorted(self.samples)},
-            "templates": {
-                "dropped": self.templates.total(),
-                "names": len(self.templates),
-                "most": [
-                    {"name": name, "times": count, "sample": self.template_samples.get(name)}
-                    for name, count in _in_order(self.templates)[:_TEMPLATES_LISTED]
-                ],
-            },
+            "templates": self._most_dropped(),
             "contamination": {
                 "sets": dict(_in_order(self.hits)),
                 "too_short": dict(self.too_short),
@@ -232,6 +218,26 @@ class Counts:
             },
             "lengths": {str(length): self.lengths[length] for length in sorted(self.lengths)},
             "languages": dict(_in_order(self.languages)),
+        }
+
+    def _characters(self) -> dict[str, Any]:
+        return {
+            "in": self.characters_in,
+            "out": self.characters_out,
+            "kept": dict(_in_order(self.kept)),
+            "lost": dict(_in_order(self.lost)),
+            "table_rows": self.table_rows,
+            "unclosed": self.unclosed,
+        }
+
+    def _most_dropped(self) -> dict[str, Any]:
+        return {
+            "dropped": self.templates.total(),
+            "names": len(self.templates),
+            "most": [
+                {"name": name, "times": count, "sample": self.template_samples.get(name)}
+                for name, count in _in_order(self.templates)[:_TEMPLATES_LISTED]
+            ],
         }
 
 

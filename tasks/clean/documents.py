@@ -21,8 +21,17 @@ from megatron_bridge.launch import pool
 from tasks.clean import duplicates
 from tasks.clean.counts import Counts
 from tasks.clean.dedup import Marks, marks
-from tasks.clean.dump import TEMPLATE, Dump, Page, day_in, day_of, is_template, read_page, title_of
+from tasks.clean.dump import Dump
 from tasks.clean.library import Library
+from tasks.clean.mediawiki import (
+    TEMPLATE,
+    Page,
+    day_in,
+    day_of,
+    is_template,
+    read_page,
+    title_of,
+)
 from tasks.clean.pages import Cleaner, Options, Origin, cleaner
 from tasks.clean.rules import prepare
 from tasks.core.errors import ConfigError, InputError

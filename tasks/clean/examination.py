@@ -10,7 +10,8 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from tasks.clean.documents import origin_of
-from tasks.clean.dump import Dump, Page, read_page, title_of
+from tasks.clean.dump import Dump
+from tasks.clean.mediawiki import Page, read_page, title_of
 from tasks.clean.pages import Cleaner, Document, Options
 from tasks.clean.residue import residue
 from tasks.clean.rules import prepare

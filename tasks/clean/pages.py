@@ -12,11 +12,11 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from tasks.clean.contamination import EvaluationSets, Hit
 from tasks.clean.counts import Counts
-from tasks.clean.dump import Page, Site
 from tasks.clean.duplicates import Duplicates
 from tasks.clean.evaluation_texts import read_texts, set_names
 from tasks.clean.language import identify
 from tasks.clean.library import Library
+from tasks.clean.mediawiki import Page, Site
 from tasks.clean.rules import Account, Rules, apply
 from tasks.clean.templates import TEMPLATES, Templates
 from tasks.clean.wiki import Namespaces, PageTimeout, Wiki

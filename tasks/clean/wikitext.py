@@ -31,7 +31,6 @@ _SET_ASIDE = re.compile(
 _CLOSERS = {
     name: re.compile(rf"</{name}\s*>", re.I) for name in _VERBATIM | _FORMULA | _FURNITURE
 } | {"!--": re.compile("-->")}
-_REFERENCE = re.compile(r"<ref(?=[\s/>])[^<>]*+>(?:(?<=/>)|[^<]*+</ref\s*+>)")
 _REFERENCE = re.compile(r"<(?i:ref)\b[^<>]*>|</(?i:ref)\s*>")
 _HEADING = re.compile(r"\n=")
 # `[[target]]` or `[[target|label]]` without a prefix: nine links of ten. One group, so that

@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 from tasks.clean import streams
-from tasks.clean.dump import Dump, Page
+from tasks.clean.dump import Dump
+from tasks.clean.mediawiki import Page
 from tasks.core.errors import ConfigError, InputError
 
 ENGLISH = Path(__file__).parents[1] / "data" / "wiki" / "english.xml"
