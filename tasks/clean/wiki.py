@@ -153,7 +153,7 @@ class Deadline:
             raise PageTimeout(
                 "The page takes too long", where="its markup",
                 expected=f"at most {self._seconds:g} s", got="more",
-                fix="raise the limit of a page's time, or leave the page out",
+                fix="raise clean.page_seconds; a run names the page and goes on without it",
             )  # fmt: skip
 
 
