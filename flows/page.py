@@ -101,7 +101,7 @@ def render(template: str, found: Mapping[str, Any], **more: Any) -> str:
     environment.filters.update(value=value, size=size, duration=duration)
     try:
         return environment.get_template(template).render(found, flat=flat, **more)
-    except UndefinedError as error:
+    except (UndefinedError, TypeError) as error:
         raise InputError(
             "An output cannot be shown", where=found["path"], got=error,
             expected="reports of the shape that this version of megaline writes",
@@ -225,6 +225,10 @@ def _results(metrics: Mapping[str, Document], seconds: float) -> list[Document]:
     if {"tokens", "documents"} <= found.keys():
         shown = f"{found['tokens']:,} tokens"
         cards.append(_card("Text", shown, f"in {found['documents']:,} documents"))
+    found = metrics.get("clean", {})
+    if {"articles", "pages", "characters_out"} <= found.keys():
+        note = f"{found['characters_out']:,} characters, from {found['pages']:,} pages"
+        cards.append(_card("Corpus", f"{found['articles']:,} documents", note))
     cards.append(_card("Time", duration(seconds), "all stages together, as built"))
     return cards
 

@@ -15,6 +15,7 @@ from report_store import HOSTILE, LOG, STEPS, write
 
 from flows import page, pictures
 from flows.cli import _guarded
+from tasks.core.errors import InputError
 
 
 @pytest.fixture
@@ -61,6 +62,7 @@ def test_the_page_is_whole_escaped_and_asks_for_nothing(run: dict[str, Path]) ->
     assert seen.tags.count("img") == len(pictures.CHARTS) + 2
     for words in (
         "22.51 → 20.56", "-8.7% over 8,176", "filtered: too few words", "2 against 20",
+        "96 documents", "60,000 characters, from 206 pages", "反照率", "Items that are too short",
         "In 1 of 900 paragraphs: tags 1", "反照率", "0.4000 ± 0.1000",
         "perplexity_ratio", ".venv/bin/megaline run 'a recipe.yaml'", "not committed", "1 min 2 s",
     ):  # fmt: skip
@@ -174,3 +176,14 @@ def points(svg: str) -> list[tuple[float, float]]:
     assert line is not None
     pairs = [point.split(",") for point in line.attrib["points"].split()]
     return [(float(x), float(y)) for x, y in pairs]
+
+
+def test_a_corpus_of_another_version_is_told(run: dict[str, Path]) -> None:
+    data = run["clean"] / "data" / "report.json"
+    text = data.read_text(encoding="utf-8")
+    data.write_text(text.replace('"whereabouts"', '"elsewhere"'))
+    with pytest.raises(InputError, match=r"whereabouts"):
+        page.document(run["export"])
+    data.write_text(text.replace('"residue": {"paragraphs"', '"residue": {"lines"'))
+    with pytest.raises(InputError, match="reports of the shape that this version"):
+        page.html(page.document(run["export"]))

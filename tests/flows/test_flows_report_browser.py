@@ -82,7 +82,7 @@ def test_the_report_fits_and_is_all_there(
     browser: Browser, run: dict[str, Path], site: tuple[str, list[str]], tmp_path: Path,
     width: int, scheme: Any,
 ) -> None:  # fmt: skip
-    report.write(report.document(run["export"]), tmp_path / "report.html")
+    report.write(report.html(report.document(run["export"])), tmp_path / "report.html")
     page = browser.new_page(viewport={"width": width, "height": 844}, color_scheme=scheme)
     requests = watched(page)
     page.goto(f"{site[0]}/report.html")
@@ -90,7 +90,7 @@ def test_the_report_fits_and_is_all_there(
     assert not overflows(page)
     page.screenshot(path=SHOTS / f"report-{width}-{scheme}.png", full_page=True)
     sizes = images(page)
-    assert len(sizes) == len(pictures.CHARTS)
+    assert len(sizes) == len(pictures.CHARTS) + 2
     for natural, _, shown in sizes:
         assert natural == pictures.WIDTH
         assert 12 * shown / natural >= READABLE
