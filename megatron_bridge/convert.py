@@ -191,7 +191,8 @@ def _import(
         proof.check(model)
         proof.check_source(source)
         names = model.weight_names(weights)
-        _refuse(check(model.family, model.shape, hf_names=names), source.weights)
+        problems = check(model.family, model.shape, hf_names=names)
+        _refuse(problems, source.weights, model.layers_apart(names))
         state, dequantised = weights.state(), weights.dequantised()
     job = Job(source.files, source, hf_prefix=model.hf_prefix, dtype=dtype)
     with Sides(job) as sides:
@@ -263,9 +264,9 @@ def _write_config(path: Path, config: dict[str, Any]) -> None:
     path.write_text(json.dumps(config, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
-def _refuse(problems: list[str], where: Path | str) -> None:
+def _refuse(problems: list[str], where: Path | str, cause: str | None = None) -> None:
     if problems:
-        shown = "; ".join(problems[:8])
+        shown = "; ".join([*([cause] if cause else []), *problems[:8]])
         more = f"; and {len(problems) - 8} more" if len(problems) > 8 else ""
         raise MappingError(
             f"{len(problems)} tensors cannot be mapped",
