@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import re
 from dataclasses import dataclass
 from datetime import date
@@ -117,7 +118,7 @@ def is_template(source: bytes) -> bool:
 def title_of(source: bytes) -> str:
     """The title of a page that may be no XML; empty where there is none."""
     found = _TITLE.search(source)
-    return found[1].decode("utf-8", "replace") if found else ""
+    return html.unescape(found[1].decode("utf-8", "replace")) if found else ""
 
 
 def day_of(source: bytes) -> date | None:

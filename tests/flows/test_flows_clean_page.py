@@ -95,11 +95,9 @@ def test_mistakes_are_told_in_a_sentence(
 @pytest.mark.parametrize(
     ("title", "outcome"),
     [("Wall of Stone", "redirects"), ("Examplepedia:About", "other_namespaces"),
-     ("Only a box", "empty"), ("Stub", "too_few_words")],
+     ("Only a box", "empty"), ("Stub", "too_few_words"), ("Tide: rise & fall", "kept")],
 )  # fmt: skip
-def test_what_a_run_would_leave_out(
-    title: str, outcome: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_a_run_would_do(title: str, outcome: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert _guarded(["clean-page", str(ENGLISH), title, "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["outcome"] == outcome
 
