@@ -35,9 +35,9 @@ from megatron_bridge.megatron_lm.origin import Origin
 from megatron_bridge.megatron_lm.sides import NOTHING, Given
 from megatron_bridge.proof import EVERYTHING, Proof, add_answers, add_architecture
 from megatron_bridge.runner import Progress, Runner, threads
+from megatron_bridge.side import Job, Sides
 from megatron_bridge.sources import source as sources
 from megatron_bridge.sources.source import Source
-from megatron_bridge.transfer import Job, Sides
 from megatron_bridge.verify import certify
 
 VERSION = 3

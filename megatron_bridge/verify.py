@@ -23,11 +23,11 @@ from megatron_bridge.mapping import VOCAB_DIVISOR, check
 from megatron_bridge.megatron_lm.folder import is_ours
 from megatron_bridge.proof import EVERYTHING, Proof, add_answers, add_architecture
 from megatron_bridge.runner import Progress, Runner
+from megatron_bridge.side import Job, Side, Sides
 from megatron_bridge.sources import source as sources
 from megatron_bridge.sources.source import Source
 from megatron_bridge.sources.transport import changed
 from megatron_bridge.tensors import Tensors
-from megatron_bridge.transfer import Job, Sides
 
 if TYPE_CHECKING:
     import torch
@@ -169,7 +169,7 @@ def certify(kind: str, sides: Sides, run: Runner, journal: Journal | None = None
     }
 
 
-def _other_shapes(one: transfer.Side) -> list[str]:
+def _other_shapes(one: Side) -> list[str]:
     """Tensors that have another shape on the Hugging Face side than the checkpoint gives them."""
     return [
         f"{spec.name} is {list(found)} in the folder, the checkpoint gives {list(spec.shape)}"
@@ -179,7 +179,7 @@ def _other_shapes(one: transfer.Side) -> list[str]:
     ]
 
 
-def _rounded(one: transfer.Side) -> bool:
+def _rounded(one: Side) -> bool:
     """True where digests are of values that a cast to the checkpoint's format has rounded."""
     return one.job.noted is not None and any(
         narrower(kind := one.weights.spec(name).dtype, one.stored_spec(bound)[1]) != kind
@@ -188,7 +188,7 @@ def _rounded(one: transfer.Side) -> bool:
     )
 
 
-def _other_copies(one: transfer.Side, digests: Mapping[str, str]) -> list[str]:
+def _other_copies(one: Side, digests: Mapping[str, str]) -> list[str]:
     """A tied model's second embedding that is not the first; one on this disk was seen before."""
     copy, original = one.model.family.tied
     if one.weights.source.address is None or one.model.tied_copy(one.weights) is None:

@@ -15,6 +15,7 @@ from megatron_bridge.comparison import Notes
 from megatron_bridge.convert import import_hf
 from megatron_bridge.errors import ProofError
 from megatron_bridge.proof import TENSORS
+from megatron_bridge.side import Side
 from megatron_bridge.verify import verify
 
 
@@ -108,9 +109,9 @@ def test_a_byte_that_flips_in_the_checkpoint_is_seen(
 def test_rows_in_the_wrong_place_are_seen(
     served: Any, small: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    packed = transfer.Side.packed
+    packed = Side.packed
     rolled = lambda one, piece: packed(one, piece).roll(1, 0)  # noqa: E731
-    monkeypatch.setattr(transfer.Side, "packed", rolled)
+    monkeypatch.setattr(Side, "packed", rolled)
     with pytest.raises(ProofError, match="differs from"):
         import_hf(served.url, tmp_path / "out", proof=TENSORS)
 
