@@ -99,7 +99,16 @@ class Conversion:
 
     def unpack(self, bound: Bound, whole: torch.Tensor) -> list[torch.Tensor]:
         """The Megatron tensor to Hugging Face tensors."""
-        return bound.row.layout.unpack(whole, self.shape)
+        try:
+            return bound.row.layout.unpack(whole, self.shape)
+        except RuntimeError as error:  # PyTorch's, of a shape that cannot be cut so
+            raise MappingError(
+                "The checkpoint does not fit config.json",
+                where=str(bound.slot),
+                expected=f"a tensor of {' x '.join(bound.row.sizes)}",
+                got=list(whole.shape),
+                fix="use the config.json that belongs to the checkpoint",
+            ) from error
 
     def weight_names(self, weights: hf.Weights) -> list[str]:
         """Tensors of the folder that rows must claim.

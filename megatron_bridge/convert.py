@@ -142,6 +142,7 @@ def _export(
         one = sides.mine()
         model = one.model
         _refuse(check(model.family, model.shape, slots=model.slots(one.reader)), folder)
+        one.check_shapes()
         proof.check(model)
         specs = [spec for bound in model.bounds for spec in one.part_specs(bound)]
         main_dtype = hf.dtype_name(hf.main_dtype((spec.dtype, spec.bytes) for spec in specs))

@@ -58,6 +58,7 @@ def unfinished(
         ConfigError: `out` is not empty, or another process is at work on it.
         InputError: the folder cannot be made.
     """
+    out = out.resolve()  # a link is not moved onto, and "." has no name
     refuse_a_full(out)
     work = _work(out, scratch)
     try:
@@ -71,6 +72,14 @@ def unfinished(
             got=error,
             fix="choose another folder, or see to its parent",
         ) from error
+    if os.path.ismount(out) or work.stat().st_dev != out.parent.stat().st_dev:
+        raise ConfigError(
+            "The output cannot be moved to its place",
+            where=out,
+            expected="a folder that is no mount point, on the disk where it is prepared",
+            got=f"another disk than that of {work}",
+            fix="name a folder in it",
+        )
     with (work / "lock").open("w") as lock:
         _take(lock, out)
         refuse_a_full(out)  # another process may have filled it meanwhile
@@ -90,7 +99,11 @@ def unfinished(
         told.unlink()
         _sync(work / "data")
         sync_folder(work)
-        (work / "data").rename(out)
+        try:
+            (work / "data").rename(out)
+        except OSError:
+            told.write_text(mark)  # all is done but this: the same command must find it
+            raise
         sync_folder(out.parent)
         shutil.rmtree(work, ignore_errors=True)
 

@@ -23,6 +23,7 @@ Progress = Callable[..., None]
 """Called as `progress(done, total, unit="tensors")`."""
 Item = TypeVar("Item")
 Result = TypeVar("Result")
+T = TypeVar("T")
 
 BASE_BYTES, THREAD_BYTES = 350 * 2**20, 8 * BLOCK_BYTES
 """Resident memory of PyTorch, and of each thread (both measured)."""
@@ -64,10 +65,9 @@ class Runner:
         todo = [(n, group) for n, group in enumerate(groups) if results[n] is None]
         finished = [group for n, group in enumerate(groups) if results[n] is not None]
         self._tell(*finished)
-        with closing(run(function, todo, self._threads)) as running:
+        work = kept(function, journal, stage) if journal else function
+        with closing(run(work, todo, self._threads)) as running:
             for (number, group), result in zip(todo, running, strict=True):
-                if journal:
-                    journal.note(names[number], result)
                 results[number] = result
                 self._tell(group)
         return results
@@ -76,6 +76,19 @@ class Runner:
         self._done += sum(len({piece.bound for piece in group}) for group in done)
         if self._progress is not None and done:
             self._progress(self._done, self._total, unit="tensors")
+
+
+def kept(
+    function: Callable[[tuple[int, T]], Result], journal: Journal, stage: str
+) -> Callable[[tuple[int, T]], Result]:
+    """Let a function note its result as soon as it has one, whatever else is still running."""
+
+    def work(numbered: tuple[int, T]) -> Result:
+        result = function(numbered)
+        journal.note(f"{stage}-{numbered[0]}", result)
+        return result
+
+    return work
 
 
 _running: list[int] = []

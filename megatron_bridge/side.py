@@ -144,6 +144,24 @@ class Side:
         shape, dtype = self.reader.shapes()[bound.slot.key]
         return shape[len(bound.slot.index) :], dtype
 
+    def check_shapes(self) -> None:
+        """Refuse a checkpoint whose tensors are not of the sizes that `config.json` says.
+
+        Raises:
+            MappingError: one is not.
+        """
+        for bound in self.model.bounds:
+            shape, _ = self.stored_spec(bound)
+            fitting = tuple(map(self.model.shape.size, bound.row.sizes))
+            if shape != fitting:
+                raise MappingError(
+                    "The checkpoint does not fit config.json",
+                    where=f"{self.reader.folder}, {bound.slot}",
+                    expected=f"{list(fitting)} ({' x '.join(bound.row.sizes)})",
+                    got=list(shape),
+                    fix="use the config.json that belongs to the checkpoint",
+                )
+
     def part_specs(self, bound: Bound) -> list[hf.TensorSpec]:
         """Return what an export makes of a Megatron tensor, without reading data."""
         import torch
@@ -237,8 +255,8 @@ class Side:
 class Sides:
     """A job, opened for all threads that work on it, and closed after them.
 
-    They share files on this disk, whose number is limited; of a source elsewhere each has its own,
-    and its own account of what it read.
+    They share files on this disk, whose number is limited; a source elsewhere is read by each for
+    itself, with its own account of what it read.
     """
 
     def __init__(self, job: Job) -> None:
@@ -246,7 +264,7 @@ class Sides:
         self._opened: list[Side] = []
         self._of_thread = threading.local()
         is_elsewhere = job.source is not None and job.source.address is not None
-        self._shared = None if is_elsewhere else self._open()
+        self._shared = None if is_elsewhere and job.noted is None else self._open()
 
     def mine(self) -> Side:
         """Return this thread's view of the job."""
@@ -258,8 +276,9 @@ class Sides:
         return found
 
     def _open(self) -> Side:
-        self._opened.append(Side(self.job))
-        return self._opened[-1]
+        one = Side(self.job)
+        self._opened.append(one)
+        return one
 
     def __enter__(self) -> Sides:
         return self

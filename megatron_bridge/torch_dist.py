@@ -7,6 +7,7 @@ checkpoint (`torch.distributed.checkpoint.filesystem`): tensors in `*.distcp`, t
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import threading
@@ -25,6 +26,10 @@ from megatron_bridge.sources.stored import Stored, fill
 if TYPE_CHECKING:
     import torch
 
+Block = tuple[tuple[int, ...], tuple[int, ...]]
+"""Offset and size."""
+ByIndex = tuple[dict[tuple[int, ...], list[Block]], list[Block]]
+"""Blocks of one slice by its index, and those that span several."""
 MOST_OPEN = 64
 """Files kept open: a checkpoint may have thousands, and a process 1,024."""
 
@@ -114,6 +119,10 @@ class Reader:
         self._shapes: dict[str, tuple[tuple[int, ...], torch.dtype]] = {}
         self._files: dict[str, LocalFile] = {}
         self._chunks: dict[tuple[str, tuple[int, ...]], Stored] = {}
+        self._by_index: dict[
+            tuple[str, int], tuple[dict[tuple[int, ...], list[Block]], list[Block]]
+        ]
+        self._by_index = {}
         self._lock = threading.Lock()
 
     def shapes(self) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:
@@ -142,7 +151,7 @@ class Reader:
         rows = (start, tail[0] if stop is None else stop) if tail else (0, 1)
         target = torch.empty((rows[1] - rows[0], *tail[1:]), dtype=self.shapes()[key][1])
         covered = 0
-        for offset, size in entry.blocks:
+        for offset, size in self._near(key, index):
             at = tuple(i - o for i, o in zip(index, offset, strict=False))
             if any(not 0 <= i < n for i, n in zip(at, size, strict=False)):
                 continue
@@ -177,6 +186,19 @@ class Reader:
                 fix="write the checkpoint again",
             )
         return target if tail else target[0]
+
+    def _near(self, key: str, index: tuple[int, ...]) -> Iterable[Block]:
+        """Blocks that may have a part of a slice: of a mixture's tensor one in ten thousand."""
+        depth = len(index)
+        if (key, depth) not in self._by_index:
+            narrow: dict[tuple[int, ...], list[Block]] = {}
+            wide: list[Block] = []
+            for offset, size in self._index.tensors[key].blocks:
+                alone = all(n == 1 for n in size[:depth])
+                (narrow.setdefault(offset[:depth], []) if alone else wide).append((offset, size))
+            self._by_index[key, depth] = narrow, wide
+        narrow, wide = self._by_index[key, depth]
+        return itertools.chain(narrow.get(index, ()), wide)
 
     def has_entry(self, key: str) -> bool:
         """True for a key that is there, tensor or not."""

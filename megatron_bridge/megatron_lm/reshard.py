@@ -31,7 +31,7 @@ from megatron_bridge.megatron_lm.folder import LATEST, open_run
 from megatron_bridge.megatron_lm.merging import EMBEDDING, Merged
 from megatron_bridge.megatron_lm.optimizer import State, merged, read_state
 from megatron_bridge.megatron_lm.ranks import Ranks, read
-from megatron_bridge.runner import Progress, run, threads
+from megatron_bridge.runner import Progress, kept, run, threads
 from megatron_bridge.sources.stored import BLOCK_BYTES
 from megatron_bridge.transfer import GROUP_BYTES
 
@@ -165,9 +165,9 @@ class _Work:
         todo = [n for n, name in enumerate(names) if self._journal.get(name) is None]
         self._done += len(names) - len(todo)
         # A consumer that fails must end the threads before their files are removed.
-        with closing(run(function, [(n, self._groups[n]) for n in todo], self._threads)) as results:
-            for number, result in zip(todo, results, strict=True):
-                self._journal.note(names[number], result)
+        work = kept(function, self._journal, stage)
+        with closing(run(work, [(n, self._groups[n]) for n in todo], self._threads)) as results:
+            for _ in results:
                 self._done += 1
                 if self._progress is not None:
                     total = 2 * self._tensors

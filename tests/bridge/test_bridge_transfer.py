@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import resource
 import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -21,8 +23,8 @@ from safetensors.torch import load_file, save_file
 from megatron_bridge import certificate, checkpoint, runner, transfer
 from megatron_bridge.blocks import PADDING, RowMap
 from megatron_bridge.convert import export_hf, import_hf
-from megatron_bridge.errors import ConfigError, InputError, ProofError
-from megatron_bridge.journal import unfinished
+from megatron_bridge.errors import ConfigError, InputError, MappingError, ProofError
+from megatron_bridge.journal import Journal, unfinished
 from megatron_bridge.layouts import (
     AS_IS,
     FUSED_QKV,
@@ -32,6 +34,7 @@ from megatron_bridge.layouts import (
     ModelShape,
 )
 from megatron_bridge.proof import TENSORS
+from megatron_bridge.side import Piece
 from megatron_bridge.sources import stored
 from megatron_bridge.verify import verify
 
@@ -229,6 +232,67 @@ def test_a_cast_is_told(model: Path, tmp_path: Path) -> None:
     assert any(line.startswith("CAST: float32 in the folder") for line in certificate.lines(found))
     found = export_hf(tmp_path / "ckpt", tmp_path / "back", proof=TENSORS)
     assert not any(line.startswith("CAST") for line in certificate.lines(found))
+
+
+def test_what_is_finished_is_kept_though_an_earlier_group_is_not(tmp_path: Path) -> None:
+    journal = Journal(tmp_path / "journal")
+    slow = threading.Event()
+
+    def work(numbered: tuple[int, list[Piece]]) -> int:
+        if numbered[0] == 0:
+            assert slow.wait(20)
+            raise InputError("the first fails, after all others")
+        if numbered[0] == 5:
+            slow.set()
+        return numbered[0]
+
+    run = runner.Runner(6)
+    run._threads = 2
+    groups = [[Piece(n, 0, 0, 1)] for n in range(6)]
+    with pytest.raises(InputError, match="after all others"):
+        run(work, groups, journal, "write")
+    assert [journal.get(f"write-{n}") for n in range(6)] == [None, 1, 2, 3, 4, 5]
+
+
+def test_an_output_that_cannot_be_moved_is_told_and_the_work_is_kept(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A link is followed; a mount point is refused; what fails at the last step goes on."""
+    (tmp_path / "target").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "target")
+    import_hf(model, tmp_path / "link", proof=TENSORS)
+    assert (tmp_path / "target" / "checkpoint.json").is_file()
+    with monkeypatch.context() as patch:
+        patch.setattr(os.path, "ismount", lambda path: True)
+        with pytest.raises(ConfigError, match="no mount point"):
+            import_hf(model, tmp_path / "out", proof=TENSORS)
+    rename = Path.rename
+
+    def busy(self: Path, target: Path) -> Path:
+        if self.name == "data":
+            raise OSError("busy")
+        return rename(self, target)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "rename", busy)
+        with pytest.raises(OSError, match="busy"):
+            import_hf(model, tmp_path / "out", proof=TENSORS)
+    written = tmp_path / ".out.unfinished" / "data" / "__0_0.distcp"
+    inode = written.stat().st_ino
+    import_hf(model, tmp_path / "out", proof=TENSORS)
+    assert (tmp_path / "out" / "__0_0.distcp").stat().st_ino == inode
+
+
+@pytest.mark.parametrize("change", [{"intermediate_size": 48}, {"num_key_value_heads": 1}])
+def test_a_config_of_another_size_is_refused(
+    model: Path, tmp_path: Path, change: dict[str, int]
+) -> None:
+    import_hf(model, tmp_path / "ckpt", proof=TENSORS)
+    like = Path(shutil.copytree(model, tmp_path / "like"))
+    config = json.loads((like / "config.json").read_text())
+    (like / "config.json").write_text(json.dumps(config | change))
+    with pytest.raises(MappingError, match=r"does not fit config\.json"):
+        export_hf(tmp_path / "ckpt", tmp_path / "back", like, proof=TENSORS)
 
 
 def test_an_output_in_what_is_read_is_refused(model: Path, tmp_path: Path) -> None:
