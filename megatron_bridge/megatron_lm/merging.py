@@ -64,7 +64,7 @@ def merge(files: RankFiles, trees: Mapping[Rank, Sequence[Chunk]]) -> dict[str, 
         trees: by rank, tensors of each chunk.
 
     Raises:
-        MappingError: a tensor that is not known.
+        MappingError: a tensor that is not known, or that a rank lacks.
         InputError: ranks that do not fit together.
     """
     split = files.arguments.get("expert_tensor_parallel_size")
@@ -79,7 +79,9 @@ def merge(files: RankFiles, trees: Mapping[Rank, Sequence[Chunk]]) -> dict[str, 
     cells: dict[tuple[str, int | None, int | None], Cell] = {}
     layers = 0
     for stage, number, count in stages(trees):
-        ranks = {r: locals_of(files, trees[r][number]) for r in trees if r.pipeline == stage}
+        chunks = {r: trees[r][number : number + 1] for r in trees if r.pipeline == stage}
+        ranks = {r: locals_of(files, found[0] if found else {}) for r, found in chunks.items()}
+        _check_names(files, ranks)
         for local, cell in _stage(files, ranks):
             layer = None if local.layer is None else layers + local.layer
             cells[local.suffix, layer, local.expert] = cell
@@ -94,6 +96,22 @@ def merge(files: RankFiles, trees: Mapping[Rank, Sequence[Chunk]]) -> dict[str, 
 def is_uniform(merged: Mapping[str, Merged]) -> bool:
     """True where all layers of a tensor are under one key."""
     return not any(LAYER.fullmatch(key) for key in merged)
+
+
+def _check_names(files: RankFiles, ranks: Mapping[Rank, Mapping[Local, Stored]]) -> None:
+    """Refuse ranks of a stage that have not the same tensors; each numbers its experts from 0."""
+    first = min(ranks)
+    for rank, found in ranks.items():
+        if apart := found.keys() ^ ranks[first].keys():
+            local = min(apart, key=str)
+            has, lacks = (rank, first) if local in found else (first, rank)
+            raise MappingError(
+                "A tensor is on some ranks only",
+                where=files.folder,
+                expected=f"{local} in {files.places[lacks].name}, as in {files.places[has].name}",
+                got=f"{len(apart)} tensors that only one of both has",
+                fix="copy the whole checkpoint here, of one iteration",
+            )
 
 
 def _stage(
@@ -126,16 +144,7 @@ def _parts(
     order = [chosen[tensor] for tensor in sorted(chosen)]
     if expert is not None and not files.experts_are_split():
         order = order[:1]
-    try:
-        return [ranks[rank][local] for rank in order]
-    except KeyError as error:
-        raise MappingError(
-            "A tensor is on some ranks only",
-            where=files.folder,
-            expected=f"{local} on each of tensor ranks {', '.join(map(str, chosen))}",
-            got=", ".join(files.places[r].name for r in order if local in ranks[r]),
-            fix="copy the whole checkpoint here",
-        ) from error
+    return [ranks[rank][local] for rank in order]
 
 
 def _cell(

@@ -50,7 +50,7 @@ def stages(trees: Mapping[Rank, Sequence[Chunk]]) -> Iterator[tuple[int, int, in
     """Yield stage, chunk and number of layers, in the order of the layers."""
     for number in range(max(len(found) for found in trees.values())):
         for stage in sorted({rank.pipeline for rank in trees}):
-            one = trees[min(rank for rank in trees if rank.pipeline == stage)]
+            one = max((trees[rank] for rank in trees if rank.pipeline == stage), key=len)
             if number < len(one):
                 numbers = {int(m[1]) for name in one[number] if (m := LAYER.fullmatch(name))}
                 yield stage, number, len(numbers)

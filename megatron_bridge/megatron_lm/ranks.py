@@ -7,11 +7,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from megatron_bridge.comparison import same_bits
 from megatron_bridge.errors import InputError
 from megatron_bridge.megatron_lm.merging import Block, Cell, Merged, merge
 from megatron_bridge.megatron_lm.naming import chunks
 from megatron_bridge.megatron_lm.rank_files import RankFiles, open_files
-from megatron_bridge.sources.stored import fill
+from megatron_bridge.sources.stored import fill, last
 from megatron_bridge.tensors import Shape
 
 if TYPE_CHECKING:
@@ -108,16 +109,11 @@ def read(
 
 
 def _rows(cell: Cell, where: str, start: int, stop: int | None) -> torch.Tensor:
-    import torch
-
-    if not cell.shape:
-        return cell.blocks[0].source.read()
-    stop = cell.shape[0] if stop is None else stop
-    if not 0 <= start <= stop <= cell.shape[0]:
-        raise IndexError(f"rows {start} to {stop} of {cell.shape[0]}")
+    if cell.shape:
+        stop = last(cell.shape, start, stop)
     target = _filled(cell, cell.blocks, start, stop)
     for copy in cell.copies:
-        if not torch.equal(_filled(cell, copy, start, stop), target):
+        if not same_bits(_filled(cell, copy, start, stop), target):
             raise InputError(
                 "Ranks that must have the same values of a tensor have not",
                 where=where,
@@ -129,9 +125,11 @@ def _rows(cell: Cell, where: str, start: int, stop: int | None) -> torch.Tensor:
     return target
 
 
-def _filled(cell: Cell, blocks: list[Block], start: int, stop: int) -> torch.Tensor:
+def _filled(cell: Cell, blocks: list[Block], start: int, stop: int | None) -> torch.Tensor:
     import torch
 
+    if stop is None:
+        return blocks[0].source.read()
     target = torch.empty((stop - start, *cell.shape[1:]), dtype=cell.dtype)
     for block in blocks:
         low, high = max(start, block.row), min(stop, block.row + block.rows)

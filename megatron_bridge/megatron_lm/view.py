@@ -32,8 +32,8 @@ _ALIASES = tuple(
 )
 _LAYER = re.compile(r"^decoder\.layers\.(\d+)\.")
 _EXPERT = re.compile(r"\.experts\.experts\.(\d+)\.")
-_HALVES = ("_w", "_v")
-"""Gate and up of a feed-forward layer, where they lie apart."""
+_HALVES = ("", "_w", "_v")
+"""How the name of a whole tensor ends; gate's and up's of a feed-forward layer that lie apart."""
 
 _Cell = tuple[str, int | None, int | None]
 """A tensor's name without numbers, its layer and its expert."""
@@ -46,7 +46,9 @@ class _Part:
     key: str
     index: tuple[int, ...]
     half: int
+    """A place in `_HALVES`."""
     shape: tuple[int, ...]
+    dtype: torch.dtype
 
 
 class View:
@@ -56,18 +58,18 @@ class View:
         self._raw = raw
         self._found: dict[tuple[str, tuple[int, ...]], list[_Part]] = {}
         cells: dict[_Cell, list[_Part]] = {}
-        for key, (size, _) in raw.shapes().items():
+        for key, shaped in raw.shapes().items():
             if is_model_key(key):
-                for cell, part in _cells(key, size):
+                for cell, part in _cells(key, shaped):
                     cells.setdefault(cell, []).append(part)
         for bound in bounds:
             if (name := _find(bound, cells)) is not None:
-                parts = sorted(cells.pop(name), key=lambda part: part.half)
+                parts = _fitting(cells.pop(name), raw.folder)
                 self._found[bound.slot.key, bound.slot.index] = parts
         self._shapes = self._claimed(bounds, shape)
         for part in itertools.chain.from_iterable(cells.values()):
             unclaimed = part.key + "".join(f"[{i}]" for i in part.index)
-            self._shapes[unclaimed] = (part.shape, raw.shapes()[part.key][1])
+            self._shapes[unclaimed] = (part.shape, part.dtype)
         others = {key: value for key, value in raw.shapes().items() if not is_model_key(key)}
         self._shapes |= others
 
@@ -103,7 +105,7 @@ class View:
         self._raw.close()
 
     def _claimed(self, bounds: Sequence[Bound], shape: ModelShape) -> dict[str, Shape]:
-        """Global shapes of what was found; a key that lacks a layer or an expert is refused."""
+        """Global shapes of what was found; layers and experts that do not fit are refused."""
         found: dict[str, Shape] = {}
         lost: dict[str, str] = {}
         for bound in bounds:
@@ -114,8 +116,9 @@ class View:
             tail = parts[0].shape
             if tail:
                 tail = (sum(part.shape[0] for part in parts), *tail[1:])
-            dtype = self._raw.shapes()[parts[0].key][1]
-            found[bound.slot.key] = ((*bound.counts(shape), *tail), dtype)
+            one = ((*bound.counts(shape), *tail), parts[0].dtype)
+            if found.setdefault(bound.slot.key, one) != one:
+                raise _apart(self.folder, str(bound.slot), found[bound.slot.key], one)
         if partly := found.keys() & lost.keys():
             raise _incomplete(self.folder, lost[min(partly)])
         return found
@@ -127,7 +130,7 @@ def seen(raw: Tensors, bounds: Sequence[Bound], shape: ModelShape) -> Tensors:
     return raw if all(bound.slot.key in known for bound in bounds) else View(raw, bounds, shape)
 
 
-def _cells(key: str, size: tuple[int, ...]) -> Iterator[tuple[_Cell, _Part]]:
+def _cells(key: str, shaped: Shape) -> Iterator[tuple[_Cell, _Part]]:
     """Yield every layer and expert of one tensor of the checkpoint."""
     stem = key
     while stem.startswith(_WRAPPED):
@@ -137,18 +140,19 @@ def _cells(key: str, size: tuple[int, ...]) -> Iterator[tuple[_Cell, _Part]]:
         stem = stem.replace(layer[0], "decoder.layers.", 1)
     if expert:
         stem = stem.replace(expert[0], ".experts.experts.", 1)
-    half = next((n for n, end in enumerate(_HALVES) if stem.endswith(end)), 0)
+    half = next((n for n, end in enumerate(_HALVES) if end and stem.endswith(end)), 0)
     stem = stem.removesuffix(_HALVES[half])
     axes: list[list[int | None]] = []
     stacked = [layer is None and stem.startswith("decoder.layers.")]
     stacked.append(expert is None and ".experts.experts." in stem)
+    size, dtype = shaped
     depth = iter(size)
     for found, has in zip((layer, expert), stacked, strict=True):
         axes.append(list(range(next(depth, 0))) if has else [int(found[1]) if found else None])
     tail = size[sum(stacked) :]
     for at, of in itertools.product(*axes):
         index = tuple(n for n, has in zip((at, of), stacked, strict=True) if has and n is not None)
-        yield (stem, at, of), _Part(key, index, half, tail)
+        yield (stem, at, of), _Part(key, index, half, tail, dtype)
 
 
 def _find(bound: Bound, cells: dict[_Cell, list[_Part]]) -> _Cell | None:
@@ -156,6 +160,32 @@ def _find(bound: Bound, cells: dict[_Cell, list[_Part]]) -> _Cell | None:
     names = [stem, *(stem.replace(one, other) for one, other in _ALIASES if one in stem)]
     choices = ((name, bound.layer, bound.expert) for name in names)
     return next((cell for cell in choices if cell in cells), None)
+
+
+def _fitting(parts: list[_Part], folder: Path) -> list[_Part]:
+    """A whole tensor, or its gate and its up, in this order."""
+    parts = sorted(parts, key=lambda part: part.half)
+    alike = len({(part.shape, part.dtype) for part in parts}) == 1
+    if [part.half for part in parts] in ([0], [1, 2]) and alike:
+        return parts
+    got = (f"{part.key} {list(part.shape)} in {part.dtype}" for part in parts)
+    raise InputError(
+        "A tensor of the checkpoint is there twice, or its halves do not fit together",
+        where=folder,
+        expected="one tensor, or its gate (_w) and its up (_v) of one shape and number format",
+        got="; ".join(got),
+        fix="give the checkpoint as Megatron-LM wrote it",
+    )
+
+
+def _apart(folder: Path, slot: str, first: Shape, other: Shape) -> InputError:
+    return InputError(
+        "The layers or experts of a tensor do not fit together",
+        where=f"{folder}, {slot}",
+        expected=f"{list(first[0])} in {first[1]}, as of those before",
+        got=f"{list(other[0])} in {other[1]}",
+        fix="give the checkpoint as Megatron-LM wrote it",
+    )
 
 
 def _incomplete(folder: Path, slot: str) -> InputError:

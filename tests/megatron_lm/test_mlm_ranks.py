@@ -146,6 +146,42 @@ def test_a_norm_that_differs_between_ranks_is_named(copy: Path) -> None:
         ranks.read("decoder.final_layernorm.weight")
 
 
+@pytest.mark.parametrize(("other", "same"), [([float("nan"), 0.0], True), ([1.0, -0.0], False)])
+def test_copies_are_compared_bit_by_bit(tmp_path: Path, other: list[float], same: bool) -> None:
+    name = "decoder.final_layernorm.weight"
+    values = torch.tensor(other)
+    ranks = {f"mp_rank_0{t}": {name: values if t or same else values.abs()} for t in (0, 1)}
+    with Ranks(save(tmp_path, ranks)) as found:
+        if same:
+            assert found.read(name).isnan().tolist() == [True, False]
+        else:
+            with pytest.raises(InputError, match="same values"):
+                found.read(name)
+
+
+@pytest.mark.parametrize(("axis", "lacks"), [("tensor", 0), ("tensor", 1), ("expert", 0)])
+def test_a_tensor_that_a_rank_lacks_is_named(tmp_path: Path, axis: str, lacks: int) -> None:
+    grouped = {r: experts(r, "grouped") for r in (0, 1)}
+    for n in (1, 2):
+        del grouped[lacks][f"{LAYERS}0.mlp.experts.linear_fc{n}.weight1"]
+    place = "mp_rank_00_00{}" if axis == "expert" else "mp_rank_0{}"
+    folder = save(tmp_path, {place.format(r): model for r, model in grouped.items()},
+                  **{f"{axis}_model_parallel_size": 2}, num_experts=4)  # fmt: skip
+    with pytest.raises(MappingError, match=rf"linear_fc1.*expert 1 in {place.format(lacks)}"):
+        Ranks(folder)
+
+
+@pytest.mark.parametrize("lacks", [0, 1])
+def test_a_chunk_that_a_rank_lacks_is_named(tmp_path: Path, lacks: int) -> None:
+    for rank in (0, 1):
+        (tmp_path / f"mp_rank_0{rank}").mkdir()
+        one = {f"{LAYERS}0.{FC2}": torch.ones(4, 3)}
+        tree = {"model0": one} | ({"model1": one} if rank != lacks else {})
+        torch.save(tree, tmp_path / f"mp_rank_0{rank}" / "model_optim_rng.pt")
+    with pytest.raises(MappingError, match=f"linear_fc2.*layer 0 in mp_rank_0{lacks}"):
+        Ranks(tmp_path)
+
+
 class Payload:
     def __init__(self, place: Path) -> None:
         self.place = place

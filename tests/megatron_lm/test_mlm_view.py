@@ -190,3 +190,33 @@ def test_a_missing_layer_or_expert_is_named() -> None:
         del held[lost]
         with pytest.raises(InputError, match=re.escape(slot)):
             seen(Held(held), family.expand(shape), shape)
+
+
+FC1 = "decoder.layers.0.mlp.linear_fc1.weight"
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda held: {f"module.{FC1}": held[FC1]}, "there twice"),
+        (lambda held: {f"{FC1}_w": held[FC1], f"{FC1}_v": held[FC1]}, "there twice"),
+        (lambda held: {FC1.replace("0", "1"): held[FC1][2:]}, "layers or experts"),
+        (lambda held: {FC1.replace("0", "1"): held[FC1].float()}, "layers or experts.*float32"),
+    ],
+)
+def test_tensors_that_do_not_fit_together_are_refused(change: Way, words: str) -> None:
+    family = MODELS["llama"]
+    shape = family.shape(family.toy)
+    held = by_layer(canonical("llama"))
+    with pytest.raises(InputError, match=words):
+        seen(Held(held | change(held)), family.expand(shape), shape)
+
+
+@pytest.mark.parametrize("change", [{}, {f"{FC1}_v": torch.ones(4, 2)}])
+def test_halves_without_each_other_are_refused(change: dict[str, torch.Tensor]) -> None:
+    family = MODELS["llama"]
+    shape = family.shape(family.toy)
+    held = halved(by_layer(canonical("llama")))
+    del held[f"{FC1}_v"]
+    with pytest.raises(InputError, match="its gate"):
+        seen(Held(held | change), family.expand(shape), shape)
