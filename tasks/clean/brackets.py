@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable
 
 from tasks.clean.braces import BracePairs
-from tasks.clean.calls import Call, superscript
+from tasks.clean.calls import ODD_CALL, Call, counted, superscript
 from tasks.clean.links import internal, is_furniture, variant
 from tasks.clean.marks import BREAK, DROPPED, PIPE
 from tasks.clean.tables import rows
@@ -201,7 +201,11 @@ class Brackets:
         renderer = self._find(name)
         if renderer is None:
             return self._expanded(name, source)
-        shown = renderer(Call.of(body, self._wiki.today, self._wiki.language))
+        try:
+            shown = renderer(Call.of(body, self._wiki.today, self._wiki.language))
+        except ODD_CALL:
+            self._ledger.drop_template(counted(name), source)
+            return DROPPED
         self._ledger.keep("templates", source, shown, name)
         if "\n" in shown and self._open["{|"]:
             shown = shown.replace("\n", BREAK)

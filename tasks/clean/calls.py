@@ -9,6 +9,9 @@ from datetime import date
 
 from tasks.clean.marks import DROPPED
 
+# What a renderer or function may raise on a value that no one thought of, such as 400 digits: the
+# call shows nothing then, for the page is more than one call.
+ODD_CALL = (ArithmeticError, ValueError)
 _KEY = re.compile(r"[\w .-]{1,40}")
 _SUPERSCRIPT = str.maketrans("0123456789+-−–", "⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻⁻⁻")
 
@@ -70,3 +73,9 @@ Renderer = Callable[[Call], str]
 def superscript(text: str) -> str:
     """Digits and signs raised: `-3` to `⁻³`."""
     return text.translate(_SUPERSCRIPT)
+
+
+def counted(name: str) -> str:
+    """The name under which a template is counted: of a parser function the function's."""
+    name = " ".join(name.replace("_", " ").split()).lower()
+    return name.partition(":")[0][:80]

@@ -15,7 +15,7 @@ from tasks.clean.mediawiki import Page, read_page, title_of
 from tasks.clean.pages import Cleaner, Document, Options
 from tasks.clean.residue import residue
 from tasks.clean.rules import prepare
-from tasks.core.errors import InputError
+from tasks.core.errors import InputError, PipelineError
 
 _AT_A_TIME = 10_000
 _NEAREST = 3
@@ -40,14 +40,14 @@ def examine(
         `residue`, and `steps`, which tell what each rule did in order.
 
     Raises:
-        InputError: there is no such page, or it cannot be read.
+        InputError: there is no such page, or it cannot be read or cleaned.
         PageTimeout: it takes longer than a page may.
     """
     page = find(path, title, progress)
     with TemporaryDirectory() as folder:
         origin = origin_of(path, options, Path(folder), progress)
         prepare(options, origin.site.language)
-        found = Cleaner(origin, options).document(page, trace=True)
+        found = _document(page, Cleaner(origin, options))
     return _told(found, options)
 
 
@@ -75,6 +75,19 @@ def find(path: Path, title: str, progress: Callable[[int], None]) -> Page:
         expected="the title of one of its pages, as it is written there", got=f"{title}{damaged}",
         fix=f"did you mean {' or '.join(map(repr, nearest))}" if nearest else "name another dump",
     )  # fmt: skip
+
+
+def _document(page: Page, cleaner: Cleaner) -> Document:
+    try:
+        return cleaner.document(page, trace=True)
+    except (PipelineError, MemoryError, OSError):
+        raise
+    except Exception as error:
+        raise InputError(
+            "The page cannot be cleaned", where=page.title, expected="wiki markup",
+            got=f"{type(error).__name__}: {error}",
+            fix="report it with the page's name; a run sets the page aside",
+        ) from error  # fmt: skip
 
 
 def _read(source: bytes, dump: Dump) -> Page:

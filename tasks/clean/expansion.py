@@ -11,7 +11,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from tasks.clean.calls import Call
+from tasks.clean.calls import ODD_CALL, Call
 from tasks.clean.marks import DROPPED
 from tasks.clean.parser_functions import FUNCTIONS, VARIABLES, Page
 from tasks.clean.syntax import Argument, Braces, Node, Part, parse, transcluded
@@ -141,6 +141,15 @@ class Expander:
         self._deadline.check()
         head = self.text(node.head, frame).replace(DROPPED, "").strip()
         head = _PREFIXES.sub("", head, count=1)
+        try:
+            shown = self._called(head, node, frame)
+        except ODD_CALL:
+            shown = None
+        if shown is None and frame.name:
+            self._ledger.templates[head.partition(":")[0][:80].lower()] += 1
+        return shown
+
+    def _called(self, head: str, node: Braces, frame: Frame) -> str | None:
         word, colon, first = head.partition(":")
         function = FUNCTIONS.get(word.lower().strip()) if colon else None
         if function is not None:
@@ -149,10 +158,7 @@ class Expander:
             )
         if not node.parts and (variable := VARIABLES.get(head)) is not None:
             return variable(self._page)
-        shown = None if head.startswith("#") else self._template(head, node, frame)
-        if shown is None and frame.name:
-            self._ledger.templates[word[:80].lower()] += 1
-        return shown
+        return None if head.startswith("#") else self._template(head, node, frame)
 
     def _template(self, name: str, node: Braces, frame: Frame) -> str | None:
         renderer = self._wiki.templates.find(name)

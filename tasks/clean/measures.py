@@ -17,7 +17,7 @@ _BLANK_LINES = re.compile(r"\n{2,}")
 _BULLETS = ("•", "-", "*", "–", "·")
 _ELLIPSES = ("…", "...")
 TERMINALS = (
-    ".", "!", "?", '"', "'", ")", "…", "。", "！", "？", "」", "』", "）", "”", "’", ":", "।",
+    ".", "!", "?", '"', "'", ")", "…", "。", "！", "？", "」", "』", "）", "”", "’", ":", "।", "།",
     "؟", "۔", "።", "։", "။", "។",
 )  # fmt: skip
 # Gopher's eight for English; for the others the eight commonest in running text.
@@ -91,8 +91,10 @@ class Measures:
         """Share of words without a letter; of characters where the script has no spaces. If at most
         `limit`, a bound that is too."""
         if self.unspaced:
-            solid = self._solid
-            return 1 - sum(map(str.isalpha, solid)) / max(1, len(solid))
+            # Vowel signs and the marks between Tibetan syllables are no letters by themselves.
+            rest = "".join(_UNSPACED_RUN.sub("", self.text).split())
+            lettered = self.unspaced + sum(map(str.isalpha, rest))
+            return 1 - lettered / max(1, len(self._solid))
         # `str.isalpha` settles most words at a fifth of a search's price.
         bound = 1 - sum(map(str.isalpha, self._words)) / max(1, len(self._words))
         if bound <= limit and self._between_spaces:

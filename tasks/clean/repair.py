@@ -138,7 +138,12 @@ def _broken_lines(text: str, escaped: int, steps: _Steps) -> Iterator[tuple[int,
     from ftfy.badness import is_bad
 
     found = chain(steps.doubt.finditer(text), steps.entity.finditer(text, 0, escaped))
-    for start in sorted({text.rfind("\n", 0, match.end() - 1) + 1 for match in found}):
+    end = 0
+    for place in sorted(match.end() - 1 for match in found):
+        if place < end:
+            continue
+        # No further back than the last line: one long line may hold a match at every character.
+        start = max(end, text.rfind("\n", end, place) + 1)
         end = text.find("\n", start) + 1 or len(text)
         line = text[start:end]
         entity = start < escaped and steps.entity.search(line)

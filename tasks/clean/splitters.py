@@ -12,10 +12,12 @@ from tasks.core.errors import ConfigError
 
 Splitter = Literal["nltk", "spacy", "none"]
 
-# Scripts without spaces between words: Thai, Lao, Burmese, Khmer, kana, ideographs.
-UNSPACED = r"[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff]"
-_FULL_WIDTH_END = re.compile(r"[。！？]+")
-_SENTENCE_END = re.compile(r"[.!?…।]+[\"'”’)\]]*\s+(?=\S)|[。！？]+[”’」』）]*(?=.)")
+# Scripts without spaces between words: Thai, Lao, Tibetan, Burmese, Khmer, kana, ideographs.
+UNSPACED = r"[\u0e00-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff]"
+_FULL_WIDTH_END = re.compile(r"[。！？།]+")
+_SENTENCE_END = re.compile(
+    r"(?<![.!?…।།])[.!?…।།]++[\"'”’)\]]*+\s++(?=\S)|[。！？]+[”’」』）]*(?=.)"
+)
 _PUNKT_LANGUAGES = {
     "en": "english", "simple": "english", "cs": "czech", "da": "danish", "nl": "dutch",
     "et": "estonian", "fi": "finnish", "fr": "french", "de": "german", "el": "greek",
@@ -77,8 +79,8 @@ def require(splitter: Splitter, language: str) -> None:
 def _sentences(line: str, language: str, splitter: Splitter) -> int:
     if splitter == "spacy":
         return sum(1 for _ in _spacy(_code(language))(line).sents)
-    # Punkt's models know no full-width marks.
-    full_width = sum(1 for _ in _FULL_WIDTH_END.finditer(line.rstrip("。！？")))
+    # Punkt's models know no full-width marks, and no Tibetan.
+    full_width = sum(1 for _ in _FULL_WIDTH_END.finditer(line.rstrip("。！？།")))
     if splitter == "none" or full_width:
         return 1 + sum(1 for _ in _SENTENCE_END.finditer(line.strip()))
     punkt = _punkt(_PUNKT_LANGUAGES.get(_code(language), "english"))

@@ -28,7 +28,7 @@ def rows(inner: str) -> str:
         inner: what stands between `{|` and `|}`, links and templates in it already shown.
     """
     lines = inner.split("\n")
-    found: list[list[str]] = [[]]
+    found: list[list[list[str]]] = [[]]
     # What follows `{|` on its line are attributes.
     for line in lines[1:]:
         stripped = line.lstrip(" \t:")
@@ -36,27 +36,33 @@ def rows(inner: str) -> str:
         if mark == "|-":
             found.append([])
         elif mark == "|+":
-            found += [[_without_attributes(stripped[2:])], []]
+            found += [_cells([stripped[2:]]), []]
         elif mark[:1] == "|":
-            found[-1] += map(_without_attributes, stripped[1:].split("||"))
+            found[-1] += _cells(stripped[1:].split("||"))
         elif mark[:1] == "!":
-            found[-1] += map(_without_attributes, stripped[1:].replace("!!", "||").split("||"))
+            found[-1] += _cells(stripped[1:].replace("!!", "||").split("||"))
         elif found[-1]:
-            found[-1][-1] += "\n" + line
+            found[-1][-1].append(line)
     return "\n".join(filter(None, map(_row, found)))
+
+
+def _cells(sources: list[str]) -> list[list[str]]:
+    """Cells as lists of their lines, to which more may come."""
+    return [[_without_attributes(source)] for source in sources]
 
 
 def _without_attributes(cell: str) -> str:
     if "|" in cell:
         before, _, rest = cell.partition("|")
         cell = rest if _ATTRIBUTES.fullmatch(before) else cell
-    while "=" in cell and (known := _KNOWN.match(cell)):
-        cell = cell[known.end() :]
-    return cell
+    start = 0
+    while cell.find("=", start) >= 0 and (known := _KNOWN.match(cell, start)):
+        start = known.end()
+    return cell[start:]
 
 
-def _row(cells: list[str]) -> str:
-    cells = [stripped for cell in cells if (stripped := cell.strip(_BLANK))]
+def _row(row: list[list[str]]) -> str:
+    cells = [stripped for lines in row if (stripped := "\n".join(lines).strip(_BLANK))]
     # A cell a row, or tables in cells, only lay out a page: what they hold are paragraphs.
     if len(cells) == 1 or any(PIPE in cell and "\n" in cell for cell in cells):
         return "\n".join(cells).replace(BREAK, "\n")

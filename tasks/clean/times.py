@@ -20,6 +20,8 @@ _FORMS = [
     re.compile(r"(?P<m>\d{1,2})/(?P<d>\d{1,2})/(?P<y>\d{4})"),
 ]
 _OFFSET = re.compile(r"\s*([-+−]\s*\d{1,5})\s+(day|week|month|year)s?\b(?:\s+ago)?\s*$", re.I)
+# In characters; no date is longer, and offsets are sought from every space.
+_LONGEST_MOMENT = 100
 _LETTER = re.compile(r'"[^"]*"|\\.|xn|xr|[A-Za-z]')
 
 _LETTERS: dict[str, Callable[[date], str]] = {
@@ -63,6 +65,8 @@ def _letter(letter: str, day: date) -> str:
 
 def _date(moment: str, today: date | None) -> date | None:
     moment = moment.strip()
+    if len(moment) > _LONGEST_MOMENT:
+        return None
     offset = _OFFSET.search(moment)
     if offset:
         moment = moment[: offset.start()].strip()

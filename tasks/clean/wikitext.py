@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from tasks.clean.brackets import Brackets
+from tasks.clean.calls import counted
 from tasks.clean.expansion import Expander
 from tasks.clean.lines import decode, tidy
 from tasks.clean.links import gallery
@@ -119,7 +120,7 @@ class _Page:
         """A template of the wiki, or a parser function."""
         expanded = None if self._expanding else self._wikitext_of(name, source)
         if not expanded or ERROR in expanded or is_furniture(expanded):
-            self._ledger.drop_template(_counted(name), source)
+            self._ledger.drop_template(counted(name), source)
             return None
         # What an expansion shows is not expanded again, however many braces it makes.
         self._expanding = True
@@ -213,12 +214,6 @@ class _Page:
 
 
 @lru_cache(maxsize=1 << 16)
-def _counted(name: str) -> str:
-    """The name under which a template is counted: of a parser function the function's."""
-    name = " ".join(name.replace("_", " ").split()).lower()
-    return name.partition(":")[0][:80]
-
-
 def _drop_nested_references(text: str) -> str:
     partner: dict[int, int] = {}
     opened: list[int] = []
