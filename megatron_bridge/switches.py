@@ -222,10 +222,11 @@ def _memory(command: argparse.ArgumentParser) -> None:
         "--memory",
         type=_bytes,
         metavar="SIZE",
-        help="most that the conversion may take, such as 2GB; 600MB is enough for most models of any "
-        "size, 1GB for tens of thousands of tensors as in DeepSeek-V3 (GPT-2's matrices, which are "
-        "transposed, pass whole), and more memory means more threads; building the model to compare it, beside the conversion, takes 350MB of its own "
-        "for some seconds; default: half of the machine's",
+        help="most that the conversion may take, such as 2GB; 600MB is enough for most models of "
+        "any size, 1GB for tens of thousands of tensors as in DeepSeek-V3 (GPT-2's matrices, "
+        "which are transposed, pass whole), and more memory means more threads; building the "
+        "model to compare it, beside the conversion, takes 350MB of its own for some seconds; "
+        "default: half of the machine's",
     )
 
 
