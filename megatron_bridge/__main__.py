@@ -52,8 +52,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _import(options: argparse.Namespace) -> int:
     from megatron_bridge.convert import import_hf
     from megatron_bridge.megatron_lm.folder import refuse_a_checkpoint
+    from megatron_bridge.sources.address import parse
 
-    refuse_a_checkpoint(Path(options.hf_dir))
+    if isinstance(place := parse(options.hf_dir), Path):
+        refuse_a_checkpoint(place)
     with Bar("import") as bar:
         found = import_hf(
             options.hf_dir, options.out, options.dtype, bar, _proof(options), options.memory

@@ -45,7 +45,7 @@ class Compared(NamedTuple):
 
 
 class Notes:
-    """What one process has read of a source."""
+    """What one thread has read of a source."""
 
     def __init__(self) -> None:
         self._found: Noted = {}

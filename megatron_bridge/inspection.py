@@ -21,6 +21,7 @@ from megatron_bridge.megatron_lm.folder import Run
 from megatron_bridge.megatron_lm.tokenizer import Tokenizer
 from megatron_bridge.sources import gguf
 from megatron_bridge.sources import source as sources
+from megatron_bridge.sources.address import parse
 from megatron_bridge.tensors import Shape
 from megatron_bridge.torch_dist import Reader, is_model_key
 
@@ -46,25 +47,14 @@ def inspect(given: Path | str) -> Report:
     Raises:
         InputError: it is none of the three kinds, or a file in it is damaged.
     """
-    place = Path(given)
-    if folder.is_run(place) and not folder.is_ours(place):
-        return _of_run(folder.open_run(place))
-    if folder.is_ours(place):
-        return _of_ours(place)
-    is_elsewhere = "://" in str(given) or gguf.is_one(place.name)
-    if not is_elsewhere and not (place / "config.json").exists():
-        raise InputError(
-            "The folder holds no model",
-            where=place,
-            expected="a checkpoint of ours (checkpoint.json), a directory of Megatron-LM (iter_* "
-            "folders, mp_rank_* or *.distcp), a Hugging Face folder (config.json), or a GGUF file",
-            got=", ".join(sorted(path.name for path in place.iterdir())[:6]) or "an empty folder"
-            if place.is_dir()
-            else "a file"
-            if place.is_file()
-            else "no such folder",
-            fix="name the folder of one of these",
-        )
+    place = parse(given)
+    if isinstance(place, Path):
+        if folder.is_ours(place):
+            return _of_ours(place)
+        if folder.is_run(place):
+            return _of_run(folder.open_run(place))
+        if not gguf.is_one(place.name) and not (place / "config.json").exists():
+            raise _no_model(place)
     with sources.opened(given) as source:
         return _of_hugging_face(source)
 
@@ -98,6 +88,21 @@ def lines(report: Report, tensors: bool = False) -> list[str]:
         rows = report["shapes"].items()
         found += [f"{name}  {kind}  {'x'.join(map(str, size))}" for name, (size, kind) in rows]
     return found
+
+
+def _no_model(place: Path) -> InputError:
+    return InputError(
+        "The folder holds no model",
+        where=place,
+        expected="a checkpoint of ours (checkpoint.json), a directory of Megatron-LM (iter_* "
+        "folders, mp_rank_* or *.distcp), a Hugging Face folder (config.json), or a GGUF file",
+        got=", ".join(sorted(path.name for path in place.iterdir())[:6]) or "an empty folder"
+        if place.is_dir()
+        else "a file"
+        if place.is_file()
+        else "no such folder",
+        fix="name the folder of one of these",
+    )
 
 
 def _of_run(run: Run) -> Report:

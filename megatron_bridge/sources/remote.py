@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import functools
 import secrets
 import time
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from megatron_bridge.sources.address import Address
 from megatron_bridge.sources.filesystem import File
 from megatron_bridge.sources.http import Http
 from megatron_bridge.sources.transport import (
+    Absent,
     Interrupted,
-    Refused,
     Transport,
+    Unusable,
     lost,
     shorter,
     withheld,
@@ -44,21 +46,18 @@ class RemoteFile:
 
     Raises:
         InputError: no such file, one that was never given, or a server without ranges.
-        RetryableError: connections fail again and again, or a file is not given any more.
+        RetryableError: connections fail again and again, or a file is not given any more, or not
+            by ranges.
     """
 
     def __init__(self, address: Address, seen: Seen | None = None) -> None:
         seen = seen or Seen()
         self._transport = transport(address)
         self.name = self._transport.shown
-        try:
-            self.size, state, self._first = patiently(
-                lambda: self._transport.begin(_FIRST), self.name
-            )
-        except Refused as error:
-            if self.name in seen.given:
-                raise withheld(self.name, error.reason) from None
-            raise
+        begin = self._transport.begin
+        if self.name in seen.given:
+            begin = functools.partial(self._lasting, begin)
+        self.size, state, self._first = patiently(lambda: begin(_FIRST), self.name)
         seen.given.add(self.name)
         self.state = f"{state or seen.unknown} {address.revision}".rstrip()
         self.fetched = len(self._first)
@@ -79,19 +78,26 @@ class RemoteFile:
         done, failures = len(known), 0
         while done < len(target):
             try:
-                self._transport.fill(offset + done, target[done:])
+                self._lasting(self._transport.fill, offset + done, target[done:])
                 arrived = len(target) - done
             except Interrupted as error:
                 arrived = error.done
                 failures = 1 if arrived else failures + 1
                 _wait(failures, error, self.name)
-            except Refused as error:
-                raise withheld(self.name, error.reason) from None
             done += arrived
             self.fetched += arrived
 
     def close(self) -> None:
-        """Connections belong to the process, and wait there for the next file."""
+        """Connections wait for the next file of any thread, in the client that all share."""
+
+    def _lasting(self, step: Callable[..., T], *given: Any) -> T:
+        """Do a step with a file that could be read before: what is refused now may pass."""
+        try:
+            return step(*given)
+        except Absent as error:
+            raise withheld(self.name, error.got) from None
+        except Unusable as error:
+            raise Interrupted(f"no range but {error.got}") from None
 
 
 def transport(address: Address) -> Transport:

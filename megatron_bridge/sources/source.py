@@ -38,6 +38,8 @@ class Source:
     """Bytes of the files that were brought to this disk."""
     name: str = ""
     """The model's own, where a GGUF file has one."""
+    is_gguf: bool = False
+    """True where the weights, and all beside them, come from GGUF files."""
     seen: Seen = field(default_factory=Seen, repr=False, compare=False)
     """What is known of the files elsewhere, for all who open them."""
 
@@ -45,11 +47,6 @@ class Source:
     def of_folder(cls, place: Path) -> Source:
         """Return the model in a Hugging Face folder on this disk."""
         return cls(str(place), place)
-
-    @property
-    def is_gguf(self) -> bool:
-        """True where the weights, and all beside them, come from GGUF files."""
-        return (self.files / gguf.TABLE).is_file()
 
     def tensors(self, closing: ExitStack) -> tuple[dict[str, Readable], list[Ranges]]:
         """Return every tensor by name, and the files they lie in, which `closing` closes.
@@ -124,7 +121,7 @@ def _of_gguf(place: Path | Address, scratch: Path) -> Source:
 
         own = gguf.unpack(name, opened, scratch)
         fetched = sum(file.fetched for file in files.values() if isinstance(file, RemoteFile))
-    return replace(source, name=own, fetched=fetched)
+    return replace(source, name=own, fetched=fetched, is_gguf=True)
 
 
 def _settled(source: Source, scratch: Path, to: str | None) -> Source:

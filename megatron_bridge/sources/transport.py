@@ -10,7 +10,10 @@ _AGAIN = "run the same command again{}; what is finished is kept if the place te
 
 
 class Transport(Protocol):
-    """A file that is elsewhere. Errors: `Absent`, other `InputError`, and `Interrupted`."""
+    """A file that is elsewhere.
+
+    Errors: `Absent`, `Unusable`, other `InputError`, and `Interrupted`.
+    """
 
     shown: str
     """Its name, without secrets."""
@@ -48,7 +51,10 @@ class Refused(Absent):
             got=reason,
             fix="see that the URL, its user and its signature are right and have not expired",
         )
-        self.reason = reason
+
+
+class Unusable(InputError):
+    """An answer that is not the range asked for."""
 
 
 def missing(name: str) -> Absent:
@@ -62,9 +68,9 @@ def missing(name: str) -> Absent:
     )
 
 
-def unusable(name: str, got: str) -> InputError:
+def unusable(name: str, got: str) -> Unusable:
     """What is told of an answer that is not the range asked for."""
-    return InputError(
+    return Unusable(
         "The server does not give ranges",
         where=name,
         expected="exactly the bytes that were asked for, with the status 206",
@@ -117,12 +123,12 @@ def lost(name: str, reason: str, attempts: int) -> RetryableError:
     )
 
 
-def withheld(name: str, reason: str) -> RetryableError:
+def withheld(name: str, reason: str | None) -> RetryableError:
     """What is told of a file that was given, and is not given any more."""
     return RetryableError(
         "The file is not given any more",
         where=name,
         expected="a file that can be read to the end, as it could at the beginning",
         got=reason,
-        fix=_AGAIN.format(", with a fresh signature or password"),
+        fix=_AGAIN.format(" when it is there, with a fresh signature or password if need be"),
     )

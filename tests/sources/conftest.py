@@ -27,7 +27,7 @@ class Served(ThreadingHTTPServer):
     def __init__(self, folder: Path) -> None:
         super().__init__(("127.0.0.1", 0), Handler)
         self.folder, self.sent, self.asked = folder, Counter[str](), Counter[str]()
-        self.gives_ranges = True
+        self.ignores_ranges = self.hides = False
         self.shifted = self.one_more = self.listing = False
         self.refuses = self.tells_no_state = False
         self.broken_every = self.busy_every = 0
@@ -62,12 +62,12 @@ class Handler(BaseHTTPRequestHandler):
         if not name and server.listing:
             links = "".join(f'<a href="{p.name}">x</a>' for p in server.folder.iterdir())
             return self._answer(200, links.encode(), {"Content-Type": "text/html; charset=utf-8"})
-        if not path.is_file():
+        if server.hides or not path.is_file():
             return self._answer(404, b"not here")
         data, stat = path.read_bytes(), path.stat()
         headers = {} if server.tells_no_state else {"ETag": f'"{stat.st_mtime_ns}"'}
         asked = self.headers.get("Range")
-        if not asked or not server.gives_ranges:
+        if not asked or server.ignores_ranges:
             return self._answer(200, data, headers)
         first, last = map(int, asked.removeprefix("bytes=").split("-"))
         last = min(last, len(data) - 1)

@@ -52,6 +52,13 @@ def interrupted(served: Any, out: Path, fault: str, url: str = "") -> str:
     return str(told.value)
 
 
+@pytest.mark.parametrize("fault", ["hides", "ignores_ranges"])
+def test_what_was_read_is_kept_when_a_file_is_not_given_any_more(
+    served: Any, small: None, tmp_path: Path, fault: str
+) -> None:
+    assert "same command again" in interrupted(served, tmp_path / "out", fault)
+
+
 @pytest.mark.parametrize("changes", [False, True])
 def test_an_interrupted_import_goes_on_unless_the_model_changed(
     served: Any, small: None, tmp_path: Path, changes: bool
@@ -76,6 +83,14 @@ def test_what_was_read_by_an_expired_signature_is_kept_for_a_fresh_one(
     before = served.total
     import_hf(f"{served.url}?Signature=another", tmp_path / "out", proof=TENSORS)
     assert served.total - before < 0.9 * size(served.folder)
+
+
+@pytest.mark.parametrize("fault", ["hides", "ignores_ranges"])
+def test_a_file_that_was_given_before_may_be_opened_again(served: Any, fault: str) -> None:
+    with source.opened(served.url) as found, hf.Weights(found):
+        setattr(served, fault, True)
+        with pytest.raises(RetryableError, match="same command again"):
+            hf.Weights(found)
 
 
 def test_a_file_that_was_given_before_may_be_opened_with_a_fresh_signature(served: Any) -> None:

@@ -60,6 +60,14 @@ def test_every_kind_gives_the_same_tensors(model: Any, tmp_path: Path, write: An
         assert all(torch.equal(weights.read(name), tensors[name]) for name in tensors)
 
 
+def test_a_folder_is_no_gguf_file_whatever_lies_in_it(model: Any) -> None:
+    folder, tensors = model
+    as_two_safetensors(folder, tensors)
+    (folder / ".gguf.json").write_text('{"x": ["/etc/passwd", 24, [4], 0]}')
+    with Weights(Source.of_folder(folder)) as weights:
+        assert weights.names == sorted(tensors)
+
+
 def test_a_checkpoint_from_a_torch_file_equals_one_from_safetensors(
     model: Any, tmp_path: Path
 ) -> None:

@@ -17,7 +17,7 @@ from megatron_bridge import __main__, hf
 from megatron_bridge.convert import import_hf
 from megatron_bridge.errors import ConfigError, InputError, RetryableError
 from megatron_bridge.proof import TENSORS, Proof
-from megatron_bridge.sources import filesystem, remote_folder, source
+from megatron_bridge.sources import filesystem, remote, remote_folder, source
 from megatron_bridge.sources.address import Address, parse
 from megatron_bridge.sources.remote import RemoteFile
 
@@ -30,19 +30,29 @@ def opened(url: str) -> list[str]:
 
 
 def test_a_server_without_ranges_is_refused_and_its_file_not_swallowed(served: Any) -> None:
-    served.gives_ranges = False
+    served.ignores_ranges = True
     os.truncate(served.folder / SHARD, 2**26)
     with pytest.raises(InputError, match="does not give ranges"):
         opened(served.url)
     assert served.sent[SHARD] < 2**24
 
 
-@pytest.mark.parametrize("fault", ["shifted", "one_more"])
-def test_another_range_than_the_one_asked_for_is_refused(served: Any, fault: str) -> None:
+@pytest.mark.parametrize("fault", ["shifted", "one_more", "ignores_ranges"])
+def test_another_range_than_the_one_asked_for_is_never_taken(served: Any, fault: str) -> None:
+    os.truncate(served.folder / SHARD, 2**26)
     file = RemoteFile(Address(f"{served.url}/{SHARD}"))
     setattr(served, fault, True)
-    with pytest.raises(InputError, match="does not give ranges"):
+    with pytest.raises(RetryableError, match=r"no range but .* 4 times in a row"):
         file.read(100, 50)
+    assert served.sent[SHARD] < 2**26
+
+
+def test_an_answer_without_its_range_may_pass(served: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = RemoteFile(Address(f"{served.url}/{SHARD}"))
+    served.ignores_ranges = True
+    mend = lambda _: setattr(served, "ignores_ranges", False)  # noqa: E731
+    monkeypatch.setattr(remote.time, "sleep", mend)
+    assert file.read(100, 50) == (served.folder / SHARD).read_bytes()[100:150]
 
 
 def test_what_passes_is_waited_out(served: Any) -> None:
@@ -139,6 +149,17 @@ def test_a_malformed_url_is_a_sentence_without_its_secrets(
         told = "".join(capfd.readouterr())
         assert "A URL cannot be read" in told
         assert "sekret" not in told
+
+
+def test_a_url_is_no_path(served: Any, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """One that is longer than any path may be, whose end is secret."""
+    url, out = f"{served.url}?Signature={'s3cr3t' * 1000}", str(tmp_path / "out")
+    served.refuses = True
+    for command in (["import", url, out], ["inspect", url]):
+        assert __main__.main(command) == 2
+        told = "".join(capfd.readouterr())
+        assert "does not name a model folder" in told
+        assert "s3cr3t" not in told
 
 
 def test_secrets_of_a_url_are_told_nowhere(
