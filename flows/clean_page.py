@@ -23,7 +23,8 @@ _WORDS = 6
 # How far ahead in the markup the source of a line of text is looked for.
 _WINDOW = 300
 _STEPS = 40
-_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
+# Controls, and what turns the writing direction: it could show a line that is not there.
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 # Scripts without spaces: each character is a word.
 _WORD = re.compile(r"[\u3040-\u30ff\u3400-\u9fff]|[^\W\u3040-\u30ff\u3400-\u9fff]+")
 

@@ -17,6 +17,9 @@ _TEMPLATES_LISTED = 100
 # Samples of rare templates go first; the counts of all stay.
 _MOST_TEMPLATE_SAMPLES = 20_000
 _CONTAMINATED_LISTED = 1_000
+_PAGES_NAMED = 1_000
+# Names of templates are the writers', and there is no end of misspelt ones.
+_MOST_TEMPLATES = 200_000
 
 Sample = dict[str, Any]
 
@@ -38,6 +41,25 @@ class Samples(dict[str, list[Sample]]):
 
 
 @dataclass
+class Named:
+    """Pages of one fate: how many, and the first of them by name."""
+
+    count: int = 0
+    pages: list[Sample] = field(default_factory=list)
+
+    def note(self, page: Sample) -> None:
+        """Add a page."""
+        self.count += 1
+        if len(self.pages) < _PAGES_NAMED:
+            self.pages.append(page)
+
+    def update_from(self, other: Named) -> None:
+        """Add another's pages behind these."""
+        self.pages += other.pages[: _PAGES_NAMED - len(self.pages)]
+        self.count += other.count
+
+
+@dataclass
 class Counts:
     """Where every page went. `pages` is the sum of the fields up to `set_aside`.
 
@@ -52,8 +74,8 @@ class Counts:
         filtered: documents dropped, by filter.
         contaminated: documents dropped for what they share with an evaluation set.
         duplicates: documents dropped for one that stands before them, by kind.
-        timed_out: articles that took too long, by name.
-        set_aside: pages that could not be read or cleaned, by name.
+        timed_out: articles that took too long.
+        set_aside: pages that could not be read or cleaned.
         damage: where a dump ends early.
         characters_in: characters of wikitext.
         characters_out: characters of the documents.
@@ -63,6 +85,7 @@ class Counts:
         rule_characters: characters that this took away.
         samples: the first few of each rule, filter and kind of residue.
         templates: dropped templates.
+        rare_templates: dropped calls of names that were too rare to be held.
         template_samples: a call of each.
         contamination: documents that share something with an evaluation set.
         hits: how many, by set.
@@ -86,8 +109,8 @@ class Counts:
     filtered: Counter[str] = field(default_factory=Counter)
     contaminated: int = 0
     duplicates: Counter[str] = field(default_factory=Counter)
-    timed_out: list[Sample] = field(default_factory=list)
-    set_aside: list[Sample] = field(default_factory=list)
+    timed_out: Named = field(default_factory=Named)
+    set_aside: Named = field(default_factory=Named)
     damage: list[str] = field(default_factory=list)
     characters_in: int = 0
     characters_out: int = 0
@@ -97,6 +120,7 @@ class Counts:
     rule_characters: Counter[str] = field(default_factory=Counter)
     samples: Samples = field(default_factory=Samples)
     templates: Counter[str] = field(default_factory=Counter)
+    rare_templates: int = 0
     template_samples: dict[str, Sample] = field(default_factory=dict)
     contamination: list[Sample] = field(default_factory=list)
     hits: Counter[str] = field(default_factory=Counter)
@@ -117,7 +141,7 @@ class Counts:
                 setattr(self, name, mine + value)
             elif isinstance(value, list):
                 mine += value
-            elif isinstance(value, Samples):
+            elif isinstance(value, Samples | Named):
                 mine.update_from(value)
             elif isinstance(value, Counter):
                 mine.update(value)
@@ -177,12 +201,16 @@ class Counts:
             **{name: self.filtered[name] for name in {**FILTERS, **self.filtered}},
             "contaminated": self.contaminated,
             **{name: self.duplicates[name] for name in ("duplicate", "near_duplicate")},
-            "timed_out": len(self.timed_out),
-            "set_aside": len(self.set_aside),
+            "timed_out": self.timed_out.count,
+            "set_aside": self.set_aside.count,
         }
 
     def _bound(self) -> None:
         del self.contamination[_CONTAMINATED_LISTED:]
+        if len(self.templates) > _MOST_TEMPLATES:
+            held = Counter(dict(_in_order(self.templates)[: _MOST_TEMPLATES // 2]))
+            self.rare_templates += self.templates.total() - held.total()
+            self.templates = held
         if len(self.template_samples) > _MOST_TEMPLATE_SAMPLES:
             common = _in_order(self.templates)[: _MOST_TEMPLATE_SAMPLES // 2]
             self.template_samples = {
@@ -196,8 +224,8 @@ class Counts:
         return {
             "pages": self.pages,
             "whereabouts": self.whereabouts(),
-            "timed_out": self.timed_out,
-            "set_aside": self.set_aside,
+            "timed_out": self.timed_out.pages,
+            "set_aside": self.set_aside.pages,
             "damage": self.damage,
             "characters": self._characters(),
             "rules": {
@@ -232,7 +260,7 @@ class Counts:
 
     def _most_dropped(self) -> dict[str, Any]:
         return {
-            "dropped": self.templates.total(),
+            "dropped": self.templates.total() + self.rare_templates,
             "names": len(self.templates),
             "most": [
                 {"name": name, "times": count, "sample": self.template_samples.get(name)}

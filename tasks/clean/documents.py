@@ -34,7 +34,7 @@ from tasks.clean.mediawiki import (
 )
 from tasks.clean.pages import Cleaner, Options, Origin, cleaner
 from tasks.clean.rules import prepare
-from tasks.core.errors import ConfigError, InputError
+from tasks.core.errors import ConfigError, InputError, RetryableError
 
 # Bytes of XML a worker gets at a time: enough to hide the cost of handing it over.
 _BATCH = 1 << 19
@@ -89,14 +89,22 @@ def write_shards(dumps: Iterable[Path], out: Path, run: Run) -> Counts:
     finally:
         # The next run in this process may find other templates under the same names.
         cleaner.cache_clear()
-    for page in [*counts.set_aside, *counts.timed_out]:
-        problem = page.get("error", "it took too long")
-        _log.warning("page %s (%s) was set aside: %s", page["id"], page["title"], problem)
+    for fate in (counts.set_aside, counts.timed_out):
+        for page in fate.pages:
+            problem = page.get("error", "it took too long")
+            _log.warning("page %s (%s) was set aside: %s", page["id"], page["title"], problem)
+        if more := fate.count - len(fate.pages):
+            _log.warning("and %s more", more)
     return counts
 
 
 def origin_of(
-    path: Path, options: Options, folder: Path, progress: Callable[[int], None], threads: int = 1
+    path: Path,
+    options: Options,
+    folder: Path,
+    progress: Callable[[int], None],
+    threads: int = 1,
+    on_damage: Literal["error", "keep"] = "keep",
 ) -> Origin:
     """What is known of a dump before its first page is cleaned: its templates and its date.
 
@@ -106,8 +114,9 @@ def origin_of(
         folder: where to keep the templates.
         progress: called with the bytes that have been read.
         threads: see `Dump`.
+        on_damage: see `Dump`.
     """
-    dump = Dump(path, "keep", progress, threads)
+    dump = Dump(path, on_damage, progress, threads)
     today = day_in(path.name)
     if options.templates == "table":
         next(iter(dump.raw()))
@@ -158,7 +167,7 @@ def _batches(paths: list[Path], counts: Counts, run: Run) -> Iterator[_Batch]:
 
     for path in paths:
         reading = told(lambda: "templates")
-        origin = origin_of(path, run.options, run.scratch, reading, run.workers)
+        origin = origin_of(path, run.options, run.scratch, reading, run.workers, run.on_damage)
         before += path.stat().st_size * (passes - 1)
         # What is missing or wrong is told before the first page.
         counts.too_short = Counter(cleaner(origin, run.options).too_short)
@@ -200,10 +209,12 @@ def _process(batch: _Batch) -> tuple[list[tuple[bytes, Marks | None]], Counts]:
                 documents.append(document)
         except (ConfigError, InputError):
             raise
+        except MemoryError as error:
+            raise RetryableError("Out of memory", where=title, fix="use fewer workers") from error
         # One page must not stop a dump of millions: it is named in the counts.
         except Exception as error:
             problem = f"{type(error).__name__}: {error}"
-            counts.set_aside.append({"id": number, "title": title, "error": problem})
+            counts.set_aside.note({"id": number, "title": title, "error": problem})
     return documents, counts
 
 
@@ -213,10 +224,12 @@ def _document(
     if reason := page.no_article:
         setattr(counts, reason, getattr(counts, reason) + 1)
     elif found := machine.article(page, counts):
+        # What cannot be written is set aside, and must not be counted as an article before that.
+        line = _encoded(found.record())
         if compared:
-            return _encoded(found.record()), marks(found.text, machine.options.min_repeated_words)
+            return line, marks(found.text, machine.options.min_repeated_words)
         counts.note_document(found.text, page.title, found.language)
-        return _encoded(found.record()), None
+        return line, None
     return None
 
 

@@ -10,24 +10,30 @@ import codecs
 import lzma
 import re
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import Literal
 
-from tasks.clean.mediawiki import Page, Site, history, read_page, read_site
+from tasks.clean.mediawiki import Site, history, read_site
 from tasks.clean.streams import pieces
 from tasks.core.errors import InputError
 
 _LONGEST_HEAD = 4096
 _LONGEST_SITE = 1 << 20
 # MediaWiki's own limit is 2 MB of wikitext.
-_LONGEST_PAGE = 1 << 26
+_LONGEST_PAGE = 1 << 24
+# Longer than any tag that is looked for.
+_LONGEST_TAG = 64
 # Before the root element only a declaration and comments: above all no DOCTYPE, for a page-sized
 # file may define entities that expand without end.
 _HEAD = re.compile(rb"\s*(?:<\?xml[^>]{0,200}\?>\s*)?(?:<!--[^>]{0,2000}-->\s*)?<mediawiki[\s>]")
 _ENCODING = re.compile(rb"\s*<\?xml[^>]{0,200}encoding=[\"']([A-Za-z0-9._-]{1,40})[\"']")
 _OPENING = re.compile(rb"<page(?=[\s>])")
 _CLOSING = b"</page>"
+_BOUNDARY = re.compile(rb"</page>|(?=<page[\s>])")
+_DECLARATION = re.compile(rb"\s*<\?xml[^>]{0,200}\?>")
+# Of what a dump's encoding must leave as it is; no text codec of Python's makes `A` of the escape.
+_ASCII = rb"""<page id="09">AZaz&lt;-+./~ \x41</page>"""
 _HISTORY = re.compile(r"meta-history|stub-|\bhistory\d*\.xml")
 _DAMAGE = (EOFError, OSError, lzma.LZMAError, zlib.error)
 
@@ -58,15 +64,6 @@ class Dump:
         self._progress = progress
         self._threads = threads
 
-    def __iter__(self) -> Iterator[Page]:
-        """Yield the pages.
-
-        Raises:
-            InputError: see `raw`; or a page holds several revisions.
-            SyntaxError: a page is no XML.
-        """
-        return (read_page(page, self.site) for page in self.raw())
-
     def raw(self) -> Iterator[bytes]:
         """Yield each page's XML in UTF-8, as `read_page` takes it.
 
@@ -77,17 +74,19 @@ class Dump:
         """
         if _HISTORY.search(self.path.name):
             raise history(self.path, self.path.name)
-        rest = b""
+        rest, skips = b"", False
         try:
             for piece in self._pieces():
                 rest += piece
                 if self.pages == 0 and not self._begins(rest):
                     continue
+                if skips:
+                    skips, rest = self._skipped(rest)
                 *whole, rest = rest.split(_CLOSING)
                 while whole:
-                    yield from self._opened(whole.pop(0))
-                if len(rest) > _LONGEST_PAGE:
-                    raise EOFError(f"no page ends within {_LONGEST_PAGE >> 20} MiB")
+                    yield from self._opened(whole.pop(0), _CLOSING)
+                if len(rest) > _LONGEST_PAGE and not skips:
+                    skips, rest = yield from self._unclosed(rest)
             if self.pages == 0:
                 self._require_head(rest)
             if b"</mediawiki" not in rest:
@@ -108,7 +107,8 @@ class Dump:
         if opening or len(head) >= _LONGEST_HEAD:
             self._require_head(head)
         if opening:
-            self.site = read_site(head[: opening.start()], self.path)
+            # What it declares is no longer so: these bytes are UTF-8.
+            self.site = read_site(_DECLARATION.sub(b"", head[: opening.start()], 1), self.path)
         elif len(head) > _LONGEST_SITE:
             raise EOFError(f"no page begins within {_LONGEST_SITE >> 10} KiB")
         return opening is not None
@@ -121,14 +121,35 @@ class Dump:
                 fix="name a pages-articles dump, as https://dumps.wikimedia.org offers",
             )  # fmt: skip
 
-    def _opened(self, source: bytes) -> Iterator[bytes]:
+    def _skipped(self, rest: bytes) -> tuple[bool, bytes]:
+        """Whether a page that is too long goes on, and what is left behind it."""
+        found = _BOUNDARY.search(rest)
+        return found is None, rest[found.end() :] if found else rest[-_LONGEST_TAG:]
+
+    def _unclosed(self, rest: bytes) -> Generator[bytes, None, tuple[bool, bytes]]:
+        """What is too long for a page: pages without an end, the last of which may be the one.
+
+        Their reader will say that they do not end.
+
+        Returns:
+            Whether the last is too long itself, and what to go on with.
+        """
+        start = max((match.start() for match in _OPENING.finditer(rest)), default=0)
+        if _OPENING.search(rest, 0, start):
+            yield from self._opened(rest[:start], b"")
+        if len(rest) - start <= _LONGEST_PAGE:
+            return False, rest[start:]
+        yield from self._opened(rest[start : start + _LONGEST_HEAD], b"")
+        return True, rest[-_LONGEST_TAG:]
+
+    def _opened(self, source: bytes, closing: bytes) -> Iterator[bytes]:
         """What stands before a closing tag: a page, behind those that never closed.
 
         Without an opening tag it is no page, either; the reader will say so.
         """
         _, *found = _OPENING.split(source)
         pages = [b"<page" + text for text in found] or [source]
-        pages[-1] += _CLOSING
+        pages[-1] += closing
         self.pages += len(pages)
         yield from pages
 
@@ -161,7 +182,12 @@ def _decoder(head: bytes) -> Callable[[bytes], bytes]:
     if name in ("utf-8", "utf8", "us-ascii"):
         return lambda data: data
     try:
+        # Python's codecs are not all of text: `zlib`. The declaration was read as ASCII.
+        if name != "utf-16" and _ASCII.decode(name) != _ASCII.decode():
+            return lambda data: data
         decoder = codecs.getincrementaldecoder(name)("replace")
-    except LookupError:
+        # `idna` knows no replacement, and says so only here.
+        decoder.decode(b"")
+    except (LookupError, UnicodeError):
         return lambda data: data
     return lambda data: decoder.decode(data).encode()

@@ -6,7 +6,9 @@ import sqlite3
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
+# Templates and their characters.
 _MOST_REMEMBERED = 2_000
+_LARGEST_REMEMBERED = 10_000_000
 
 
 class Library(Mapping[str, str]):
@@ -20,6 +22,7 @@ class Library(Mapping[str, str]):
         self._path = path
         self._connection: sqlite3.Connection | None = None
         self._remembered: dict[str, str | None] = {}
+        self._size = 0
 
     @classmethod
     def write(cls, path: Path, templates: Iterable[tuple[str, str]]) -> Library:
@@ -41,11 +44,13 @@ class Library(Mapping[str, str]):
 
     def __getitem__(self, name: str) -> str:
         if name not in self._remembered:
-            if len(self._remembered) >= _MOST_REMEMBERED:
+            if len(self._remembered) >= _MOST_REMEMBERED or self._size > _LARGEST_REMEMBERED:
                 self._remembered.clear()
+                self._size = 0
             found = self._open().execute("SELECT text FROM template WHERE name = ?", (name,))
             row = found.fetchone()
             self._remembered[name] = row[0] if row else None
+            self._size += len(row[0]) if row else 0
         text = self._remembered[name]
         if text is None:
             raise KeyError(name)

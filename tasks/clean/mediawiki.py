@@ -92,6 +92,8 @@ def read_page(source: bytes, site: Site) -> Page:
     """
     from lxml import etree
 
+    if not source.endswith(b"</page>"):
+        raise SyntaxError("the page does not end, or is longer than any page may be")
     element = etree.fromstring(source, _parser())
     title = element.findtext("title") or ""
     if element.find("revision[2]") is not None:

@@ -45,7 +45,9 @@ class Markup(BaseModel):
         "text", description="Captions of images and galleries: lines, or nothing"
     )
     page_seconds: float = Field(
-        30.0, gt=0, description="A page that takes longer is set aside by name"
+        30.0,
+        gt=0,
+        description="A page that takes longer (of processor time) is set aside by name",
     )
 
 
@@ -172,7 +174,7 @@ class Cleaner:
         try:
             found = self.document(page)
         except PageTimeout:
-            counts.timed_out.append({"id": page.id, "title": page.title})
+            counts.timed_out.note({"id": page.id, "title": page.title})
             return None
         counts.characters_in += len(page.text)
         counts.note_markup(found.cleaned, page.title)

@@ -24,7 +24,8 @@ _PIECE = 1 << 18
 _STREAM = re.compile(rb"BZh[1-9]1AY&SY")
 # Wikimedia's streams hold 100 pages, some 0.5 MB; what is larger is read as it comes.
 _LONGEST_STREAM = 1 << 23
-_LARGEST_CONTENT = 1 << 28
+# What a future may hold: a few bytes can be streams of gigabytes.
+_LARGEST_CONTENT = 1 << 24
 
 
 def pieces(path: Path, threads: int = 1) -> Iterator[tuple[bytes, int]]:

@@ -98,7 +98,7 @@ def clean(config: CleanConfig, ctx: Context, corpus: RawCorpus) -> dict[str, Any
         "characters_out": counts.characters_out,
         "paragraphs": counts.paragraphs,
         "paragraphs_with_residue": counts.paragraphs_with_residue,
-        "templates_dropped": counts.templates.total(),
+        "templates_dropped": report["templates"]["dropped"],
         "templates": {found["name"]: found["times"] for found in most},
     }
 

@@ -61,7 +61,7 @@ class Wiki:
             the namespace; redirects are followed.
         tables: tables become a line a row, or are dropped.
         captions: captions of images and galleries become lines, or are dropped.
-        seconds: the longest that one page may take.
+        seconds: the longest that one page may take, of a processor's time.
     """
 
     namespaces: Namespaces = field(default_factory=Namespaces)
@@ -136,12 +136,13 @@ class Deadline:
     """The end of a page's time.
 
     Args:
-        seconds: how long from now.
+        seconds: how long from now, of this thread's own time: what else the machine does must not
+            decide which pages stay.
     """
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
-        self._end = time.monotonic() + seconds
+        self._end = time.thread_time() + seconds
 
     def check(self) -> None:
         """Go on, if there is time left.
@@ -149,7 +150,7 @@ class Deadline:
         Raises:
             PageTimeout: there is none.
         """
-        if time.monotonic() > self._end:
+        if time.thread_time() > self._end:
             raise PageTimeout(
                 "The page takes too long", where="its markup",
                 expected=f"at most {self._seconds:g} s", got="more",

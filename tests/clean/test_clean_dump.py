@@ -14,7 +14,7 @@ import pytest
 
 from tasks.clean import streams
 from tasks.clean.dump import Dump
-from tasks.clean.mediawiki import Page
+from tasks.clean.mediawiki import Page, read_page, title_of
 from tasks.core.errors import ConfigError, InputError
 
 ENGLISH = Path(__file__).parents[1] / "data" / "wiki" / "english.xml"
@@ -27,6 +27,10 @@ def _multistream(data: bytes) -> bytes:
 def _latin(data: bytes) -> bytes:
     declared = '<?xml version="1.0" encoding="ISO-8859-1"?>\n' + data.decode()
     return declared.encode("latin-1", "xmlcharrefreplace")
+
+
+def _pages(dump: Dump) -> list[Page]:
+    return [read_page(source, dump.site) for source in dump.raw()]
 
 
 PACKERS: dict[str, Callable[[bytes], bytes]] = {
@@ -51,7 +55,7 @@ def test_every_compression_gives_the_same_pages(
     path.write_bytes(pack(ENGLISH.read_bytes()))
     read: list[int] = []
     dump = Dump(path, progress=read.append)
-    pages = list(dump)
+    pages = _pages(dump)
     assert [page.title for page in pages] == [
         "Stone Wall", "Wall of Stone", "Examplepedia:About", "Skin.css", "Only a box", "Stub",
         "Tide: rise & fall",
@@ -81,9 +85,9 @@ def test_a_dump_that_ends_early(pack: Callable[[bytes], bytes], tmp_path: Path) 
         )
         path.write_bytes(whole[: len(whole) // 2])
     with pytest.raises(InputError, match=r"clean\.on_damage=keep"):
-        list(Dump(path))
+        list(Dump(path).raw())
     dump = Dump(path, on_damage="keep")
-    titles = [page.title for page in dump]
+    titles = [page.title for page in _pages(dump)]
     assert titles[:2] == ["Stone Wall", "Wall of Stone"]
     assert dump.damage is not None
     assert f"after {len(titles)} whole pages" in dump.damage
@@ -103,7 +107,7 @@ def test_what_is_no_dump_is_refused(content: bytes, message: str, tmp_path: Path
     path = tmp_path / "dump"
     path.write_bytes(content)
     with pytest.raises(InputError, match=message):
-        list(Dump(path))
+        list(Dump(path).raw())
 
 
 def _zst(data: bytes) -> bytes:
@@ -116,14 +120,14 @@ def test_zst(tmp_path: Path) -> None:
     path = tmp_path / "dump.xml.zst"
     packed = _zst(ENGLISH.read_bytes())
     path.write_bytes(packed)
-    assert len(list(Dump(path))) == 7
+    assert len(list(Dump(path).raw())) == 7
     path.write_bytes(packed[:-20])
     dump = Dump(path, on_damage="keep")
-    assert 0 < len(list(dump)) < 7
+    assert 0 < len(list(dump.raw())) < 7
     assert dump.damage is not None
     path.write_bytes(packed[:40] + bytes(9) + packed[49:])
     with pytest.raises(InputError, match="damaged"):
-        list(Dump(path))
+        list(Dump(path).raw())
 
 
 def test_zst_without_its_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -131,7 +135,7 @@ def test_zst_without_its_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     path = tmp_path / "dump.xml.zst"
     path.write_bytes(b"\x28\xb5\x2f\xfd" + bytes(20))
     with pytest.raises(ConfigError, match=r"megaline\[zst\]"):
-        list(Dump(path))
+        list(Dump(path).raw())
 
 
 @pytest.mark.parametrize("damage", ["none", "cut", "flipped", "long stream", "large content"])
@@ -170,11 +174,11 @@ def test_a_page_that_does_not_end_is_not_collected(
     monkeypatch.setattr("tasks.clean.dump._LONGEST_PAGE", 1 << 20)
     path = tmp_path / "dump.xml"
     path.write_bytes(ENGLISH.read_bytes() + b"<page>" + bytes(3 << 20))
-    with pytest.raises(InputError, match="no page ends within 1 MiB"):
-        list(Dump(path))
+    with pytest.raises(InputError, match="the XML does not end"):
+        list(Dump(path).raw())
     path.write_bytes(b"<mediawiki>" + b"<a/>" * (1 << 19) + b"<page></page></mediawiki>")
     with pytest.raises(InputError, match="no page begins"):
-        list(Dump(path))
+        list(Dump(path).raw())
 
 
 def test_pages_stream(tmp_path: Path) -> None:
@@ -184,6 +188,47 @@ def test_pages_stream(tmp_path: Path) -> None:
     path = tmp_path / "dump"
     path.write_bytes(head + body * 5000 + b"</mediawiki>")
     read: list[int] = []
-    first = next(iter(Dump(path, progress=read.append)))
-    assert first.title == "Stone Wall"
+    first = next(Dump(path, progress=read.append).raw())
+    assert title_of(first) == "Stone Wall"
     assert sum(read) < path.stat().st_size // 4
+
+
+def test_a_page_that_is_too_long_costs_itself_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tasks.clean.dump._LONGEST_PAGE", 1 << 20)
+    head, page, tail = ENGLISH.read_bytes().partition(b"  <page>")
+    long = b"<page><title>Long</title><text>" + b"a" * (3 << 20)
+    path = tmp_path / "dump.xml"
+    for end in (b"</text></page>", b""):
+        path.write_bytes(head + long + end + page + tail)
+        dump = Dump(path)
+        titles = [title_of(source) for source in dump.raw()]
+        assert (titles[:2], len(titles), dump.pages) == (["Long", "Stone Wall"], 8, 8)
+    unclosed = b"".join(b"<page><title>%d</title>%s" % (n, b"a" * 300_000) for n in range(5))
+    path.write_bytes(head + unclosed + b"</page>" + page + tail)
+    titles = [title_of(source) for source in Dump(path).raw()]
+    assert titles[:6] == ["0", "1", "2", "3", "4", "Stone Wall"]
+    (source,) = [s for s in Dump(path).raw() if title_of(s) == "0"]
+    with pytest.raises(SyntaxError, match="does not end"):
+        read_page(source, Dump(path).site)
+
+
+@pytest.mark.parametrize("name", ["zlib", "hex", "undefined", "idna", "unicode_escape", "nonsense"])
+def test_an_encoding_that_is_none_is_not_used(name: str, tmp_path: Path) -> None:
+    path = tmp_path / "dump.xml"
+    path.write_bytes(f'<?xml version="1.0" encoding="{name}"?>'.encode() + ENGLISH.read_bytes())
+    assert len(_pages(Dump(path))) == 7
+
+
+def test_namespaces_of_a_dump_in_latin_1(tmp_path: Path) -> None:
+    path = tmp_path / "dump.xml"
+    path.write_bytes(_latin(ENGLISH.read_bytes()).replace(b">Category<", b">Cat\xe9gorie<"))
+    dump = Dump(path)
+    next(dump.raw())
+    assert dump.site.hidden == ["Media", "File", "Catégorie"]
+
+
+def test_a_bomb_is_read_as_it_comes(tmp_path: Path) -> None:
+    assert streams._content(bz2.compress(bytes(1 << 25))) is None
+    assert streams._content(bz2.compress(bytes(1 << 20))) == bytes(1 << 20)

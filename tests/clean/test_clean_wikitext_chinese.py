@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from tasks.clean.dump import Dump
+from tasks.clean.mediawiki import read_page
 from tasks.clean.residue import residue
 from tasks.clean.wiki import Namespaces, Wiki
 from tasks.clean.wikitext import clean
@@ -32,7 +33,7 @@ TOWER = """\
 
 def test_a_chinese_article_reads_as_worked_out_by_hand() -> None:
     dump = Dump(DUMP)
-    pages = list(dump)
+    pages = [read_page(source, dump.site) for source in dump.raw()]
     library = {page.title.partition(":")[2]: page.text for page in pages if page.namespace == 10}
     names = Namespaces.of(dump.site.hidden, dump.site.files)
     wiki = Wiki(names, dump.site.language, library=library)
