@@ -1,15 +1,17 @@
 """Sections that hold an article's apparatus and not its text: references, links, "See also".
 
-The names of their headings come from a table by language. Where headings carry their level, a
-section goes with its subsections (`Apparatus`); in plain text only a run at the end can be told
-from prose (`drop_apparatus`).
+The names of their headings come from a table by language. In plain text headings carry no level,
+so only a run of such sections at the end can be told from prose.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Literal, NamedTuple
+
+from tasks.clean.measures import TERMINALS
+from tasks.clean.splitters import UNSPACED
 
 Kind = Literal["references", "external_links", "see_also", "further_reading", "categories"]
 
@@ -117,6 +119,11 @@ _CATEGORY = re.compile(
 )
 # No list of links or references has longer lines; paragraphs of prose mostly have.
 _LONGEST = 400
+_LONGEST_HEADING = 60
+_SENTENCE_ENDS = (".", "!", "?", "。", "！", "？", "।", "།")
+_DIGIT = re.compile(r"\d")
+_WORD = re.compile(rf"{UNSPACED}{{2}}|[^\s]+")
+_FEWEST_WORDS = 8
 
 
 class Dropped(NamedTuple):
@@ -132,45 +139,11 @@ def kind_of(heading: str, language: str) -> Kind | None:
     return _TABLE.get(_SAME.get(code, code), {}).get(heading.strip(" :：").lower())
 
 
-class Apparatus:
-    """Tells, line by line, what lies in a section of apparatus.
-
-    Args:
-        language: a wiki's code.
-        kinds: what is to go.
-    """
-
-    def __init__(self, language: str, kinds: Iterable[Kind]) -> None:
-        self._language, self._kinds = language, frozenset(kinds)
-        self._level, self._kind = 0, None
-        self.dropped: list[Dropped] = []
-
-    _kind: Kind | None
-
-    def drops_heading(self, title: str, level: int) -> bool:
-        """Whether a heading goes. One of the same level or above ends what went before."""
-        if self._kind is not None and level > self._level:
-            return self._drop(title)
-        kind = kind_of(title, self._language)
-        self._kind, self._level = (kind if kind in self._kinds else None), level
-        return self._kind is not None and self._drop(title)
-
-    def drops(self, line: str) -> bool:
-        """Whether a line that is no heading goes."""
-        if self._kind is not None:
-            return self._drop(line)
-        if "categories" in self._kinds and _CATEGORY.fullmatch(line):
-            self.dropped.append(Dropped("categories", line))
-            return True
-        return False
-
-    def _drop(self, line: str) -> bool:
-        self.dropped.append(Dropped(str(self._kind), line))
-        return True
-
-
 def drop_apparatus(text: str, language: str, kinds: Iterable[Kind]) -> tuple[str, list[Dropped]]:
     """Drop what stands at the end of a plain text under headings of apparatus.
+
+    A section ends with the next heading that the table knows. One that begins with prose ends
+    with any heading above prose, too: a town's "Literature" may be followed by its "Music".
 
     Args:
         text: lines; a heading is a line like another.
@@ -180,21 +153,68 @@ def drop_apparatus(text: str, language: str, kinds: Iterable[Kind]) -> tuple[str
     Returns:
         The rest, and each line dropped with the name of its section's kind.
     """
-    apparatus = Apparatus(language, kinds)
-    lines = text.split("\n")
+    lines, wanted = text.split("\n"), frozenset(kinds)
     start = len(lines)
     for index in range(len(lines) - 1, 0, -1):
         if len(lines[index]) > _LONGEST:
             break
         if kind_of(lines[index], language):
             start = index
-    kept = [line for line in lines[:start] if not apparatus.drops(line)]
-    for line in lines[start:]:
-        # Headings of a run at the end are taken to be of one level.
-        known = kind_of(line, language) is not None
-        if not (apparatus.drops_heading(line, 2) if known else apparatus.drops(line)):
+    kept: list[str] = []
+    dropped: list[Dropped] = []
+    inside: Kind | None = None
+    prose = False
+    for index, line in enumerate(lines):
+        if index >= start:
+            begins = _begins_prose(lines, index)
+            if known := kind_of(line, language):
+                inside, prose = (known if known in wanted else None), begins
+            elif prose and begins:
+                inside = None
+        if inside or ("categories" in wanted and _CATEGORY.fullmatch(line)):
+            dropped.append(Dropped(inside or "categories", line))
+        else:
             kept.append(line)
-    return "\n".join(kept).rstrip("\n"), apparatus.dropped
+    return "\n".join(kept).rstrip("\n"), dropped
+
+
+def is_heading(line: str) -> bool:
+    """Whether a line may be a heading: it is short and ends no sentence."""
+    return 0 < len(line) <= _LONGEST_HEADING and not line.endswith(TERMINALS)
+
+
+def orphans(lines: list[str], gone: Sequence[bool]) -> list[int]:
+    """Headings whose sections go: what is left behind them is another heading, or nothing.
+
+    Args:
+        lines: a document's.
+        gone: which of them go.
+    """
+    found, following, follows = [], True, False
+    for index in range(len(lines) - 1, -1, -1):
+        # `following`: what stays behind is a heading or the end; `follows`: behind this, one goes.
+        if gone[index]:
+            follows = True
+            continue
+        heading = is_heading(lines[index])
+        # Behind another short line it is more likely an item of a list.
+        item = index > 0 and is_heading(lines[index - 1])
+        if heading and follows and following and not item:
+            found.append(index)
+            continue
+        following, follows = heading, False
+    return found[::-1]
+
+
+def _begins_prose(lines: list[str], index: int) -> bool:
+    """Whether a line is a heading with prose below it, and not with links, or works and years."""
+    line, following = lines[index], lines[index + 1] if index + 1 < len(lines) else ""
+    return (
+        is_heading(line)
+        and not _DIGIT.search(line + following)
+        and following.endswith(_SENTENCE_ENDS)
+        and len(_WORD.findall(following)) >= _FEWEST_WORDS
+    )
 
 
 _TABLE: dict[str, dict[str, Kind]] = {

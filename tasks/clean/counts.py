@@ -6,6 +6,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
+from tasks.clean.boilerplate import Dropped
 from tasks.clean.filters import FILTERS, Verdict
 from tasks.clean.residue import paragraphs_with_residue, residue
 from tasks.clean.rules import Account
@@ -173,11 +174,11 @@ class Counts:
         measured = {"value": verdict.value, "limit": verdict.limit, "note": verdict.note}
         self.samples.note(verdict.rule, {"title": title, "text": text[:_CUT], **measured})
 
-    def note_repeated(self, paragraph: str, title: str) -> None:
-        """Add a paragraph that stands in an earlier document, or earlier in its own."""
-        self.rules["repeated_paragraph"] += 1
-        self.rule_characters["repeated_paragraph"] += len(paragraph) + 1
-        self.samples.note("repeated_paragraph", {"title": title, "text": paragraph[:_CUT]})
+    def note_dropped(self, dropped: Dropped, title: str) -> None:
+        """Add a line that goes because it repeats another, or stood above such alone."""
+        self.rules[dropped.rule] += 1
+        self.rule_characters[dropped.rule] += len(dropped.line) + 1
+        self.samples.note(dropped.rule, {"title": title, "text": dropped.line[:_CUT]})
 
     def note_document(self, text: str, title: str, language: str) -> None:
         """Add a document that is written."""

@@ -22,16 +22,9 @@ from tasks.clean import duplicates
 from tasks.clean.counts import Counts
 from tasks.clean.dedup import Marks, marks
 from tasks.clean.dump import Dump
+from tasks.clean.filters import too_little_left
 from tasks.clean.library import Library
-from tasks.clean.mediawiki import (
-    TEMPLATE,
-    Page,
-    day_in,
-    day_of,
-    is_template,
-    read_page,
-    title_of,
-)
+from tasks.clean.mediawiki import TEMPLATE, Page, day_in, day_of, is_template, read_page, title_of
 from tasks.clean.pages import Cleaner, Options, Origin, cleaner
 from tasks.clean.rules import prepare
 from tasks.core.errors import ConfigError, InputError, RetryableError
@@ -258,10 +251,13 @@ def _unique(
                 counts.samples.note(reason, sample)
                 continue
             text, gone = plan.kept_lines(number, record["text"])
-            for paragraph in gone:
-                counts.note_repeated(paragraph, record["title"])
+            for dropped in gone:
+                counts.note_dropped(dropped, record["title"])
             if not text:
                 counts.duplicates["duplicate"] += 1
+                continue
+            if gone and (verdict := too_little_left(text, record["language"], run.options)):
+                counts.note_verdict(verdict, record["title"], text)
                 continue
             counts.note_document(text, record["title"], record["language"])
             yield _encoded({**record, "text": text}) if gone else line

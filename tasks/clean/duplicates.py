@@ -14,6 +14,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from tasks.clean.boilerplate import Dropped, orphans
 from tasks.clean.dedup import BANDS, NONE, ROWS, Marks, first_of, near_duplicates, repeated
 
 Reason = Literal["duplicate", "near_duplicate"]
@@ -64,12 +65,18 @@ class Plan:
             return None
         return "near_duplicate" if self.near[document] else "duplicate"
 
-    def kept_lines(self, document: int, text: str) -> tuple[str, list[str]]:
-        """A document's text without repeated paragraphs, and these."""
-        lines = text.split("\n")
+    def kept_lines(self, document: int, text: str) -> tuple[str, list[Dropped]]:
+        """A document's text without repeated paragraphs and headings of these alone, and these."""
         drop = self.repeated[self.lines[document] : self.lines[document + 1]]
-        kept = [line for line, gone in zip(lines, drop, strict=True) if not gone]
-        return "\n".join(kept), [line for line, gone in zip(lines, drop, strict=True) if gone]
+        if not drop.any():
+            return text, []
+        lines = text.split("\n")
+        rules = ["repeated_paragraph" if gone else "" for gone in drop]
+        for index in orphans(lines, drop):
+            rules[index] = "empty_section"
+        found = list(zip(lines, rules, strict=True))
+        kept = "\n".join(line for line, rule in found if not rule)
+        return kept, [Dropped(rule, line) for line, rule in found if rule]
 
 
 def write_marks(folder: Path, documents: Iterable[Marks]) -> None:

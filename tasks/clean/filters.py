@@ -192,6 +192,14 @@ def reason_to_drop(text: str, language: str, thresholds: Thresholds) -> Verdict 
     return verdict
 
 
+def too_little_left(text: str, language: str, thresholds: Thresholds) -> Verdict | None:
+    """The verdict on a document that passed all filters and lost paragraphs since; None if long."""
+    words = Measures(text, language, thresholds.splitter).count
+    if words >= thresholds.min_words:
+        return None
+    return Verdict("too_few_words_left", words, thresholds.min_words, "after repeated paragraphs")
+
+
 def _judge(measures: Measures, thresholds: Thresholds) -> tuple[Verdict | None, bool]:
     """The verdict, and whether a rule on the way to it depends on how words are told apart."""
     doubt = False

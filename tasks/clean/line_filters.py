@@ -10,7 +10,7 @@ import re
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from tasks.clean.boilerplate import Dropped
+from tasks.clean.boilerplate import Dropped, orphans
 from tasks.clean.measures import TERMINALS, WITHOUT_TERMINALS
 from tasks.clean.splitters import UNSPACED
 
@@ -39,21 +39,21 @@ class LineThresholds(BaseModel):
 
 
 def drop_lines(text: str, language: str, limits: LineThresholds) -> tuple[str, list[Dropped]]:
-    """Leave out the lines that a rule is against.
+    """Leave out the lines that a rule is against, and headings of which nothing else is left.
 
     Returns:
         The rest, and each line dropped with the rule's name.
     """
     if not _may_drop(text, limits):
         return text, []
-    kept, dropped = [], []
-    for line in text.split("\n"):
-        rule = _rule_against(line, language, limits) if line.strip() else None
-        if rule is None:
-            kept.append(line)
-        else:
-            dropped.append(Dropped(rule, line))
-    return "\n".join(kept), dropped
+    lines = text.split("\n")
+    rules = [_rule_against(line, language, limits) if line.strip() else None for line in lines]
+    for index in orphans(lines, [rule is not None for rule in rules]):
+        rules[index] = "empty_section"
+    kept = [line for line, rule in zip(lines, rules, strict=True) if rule is None]
+    return "\n".join(kept), [
+        Dropped(rule, line) for line, rule in zip(lines, rules, strict=True) if rule is not None
+    ]
 
 
 def _may_drop(text: str, limits: LineThresholds) -> bool:

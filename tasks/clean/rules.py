@@ -6,6 +6,7 @@ name in the recipe and in the account.
 
 from __future__ import annotations
 
+import unicodedata
 from collections import Counter
 from dataclasses import dataclass, field
 from functools import cache
@@ -95,6 +96,11 @@ def apply(text: str, language: str, rules: Rules) -> tuple[str, Account]:
     account = Account()
     if rules.repair:
         text = _repaired(text, language, rules, account)
+    elif rules.unicode_form != "none":
+        normal = unicodedata.normalize(rules.unicode_form, text)
+        if normal != text:
+            account.note("unicode_form", _first_change(text, normal), len(text) - len(normal))
+            text = normal
     if rules.drop_sections:
         text, dropped = drop_apparatus(text, language, rules.drop_sections)
         _note_lines(dropped, account)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tasks.clean.boilerplate import Apparatus, Kind, drop_apparatus, kind_of
+from tasks.clean.boilerplate import Kind, drop_apparatus, kind_of, orphans
 from tasks.clean.line_filters import LineThresholds, drop_lines
 
 ALL: tuple[Kind, ...] = (
@@ -72,17 +72,43 @@ def test_left_over_categories_go() -> None:
     assert {name for name, _ in dropped} == {"categories"}
 
 
-def test_a_section_goes_with_its_subsections() -> None:
-    apparatus = Apparatus("en", ["references", "see_also"])
-    assert not apparatus.drops_heading("History", 2)
-    assert not apparatus.drops("It is old.")
-    assert apparatus.drops_heading("References", 2)
-    assert apparatus.drops("Smith (1990).")
-    assert apparatus.drops_heading("Books", 3)
-    assert apparatus.drops("Brown (1991).")
-    assert not apparatus.drops_heading("Legacy", 2)
-    assert not apparatus.drops("It stays.")
-    assert len(apparatus.dropped) == 4
+TOWN = """\
+The town lies on a river.
+Literature
+Most of the poets of the town wrote about the river and its many bridges.
+Music
+The orchestra of the town plays in the old hall near the market.
+Cuisine
+Soups of fish and beans are what people eat there in the winter.
+References
+Smith, J. (1990). Towns. Example Press."""
+
+
+def test_a_section_of_prose_ends_with_the_next_heading() -> None:
+    text, dropped = drop_apparatus(TOWN, "en", ALL)
+    lines = TOWN.split("\n")
+    assert text.split("\n") == [lines[0], *lines[3:7]]
+    assert [line for _, line in dropped] == [*lines[1:3], *lines[7:]]
+    # Annotated links are no prose under headings, for their section does not begin with prose.
+    links = (
+        "A wall.\nSee also\nGate\nTower\nThe tower is what one sees from the river."
+    )
+    assert drop_apparatus(links, "en", ALL)[0] == "A wall."
+
+
+def test_headings_go_with_all_that_stood_below_them() -> None:
+    lines = ["It is a wall.", "History", "x", "y", "Gates", "They are old.", "Towers", "z"]
+    gone = [line in "xyz" for line in lines]
+    assert [lines[index] for index in orphans(lines, gone)] == ["History", "Towers"]
+    assert orphans(lines, [False] * len(lines)) == []
+    # Prose stays behind what goes; an item of a list is no heading.
+    assert orphans(["A wall.", "History", "x", "It is old."], [False, False, True, False]) == []
+    assert orphans(["A wall.", "Gate", "Tower", "x", "Moat"], [False] * 3 + [True, False]) == []
+    limits = LineThresholds(drop_policy_lines=True)
+    text = "The wall is high.\nPrivacy\nThis site uses cookies to make it better."
+    kept, dropped = drop_lines(text, "en", limits)
+    assert kept == "The wall is high."
+    assert [rule for rule, _ in dropped] == ["empty_section", "policy_line"]
 
 
 LINES = {

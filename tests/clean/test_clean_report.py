@@ -143,6 +143,23 @@ def test_duplicates_go_where_asked(tmp_path: Path) -> None:
     assert report["characters"]["out"] == sum(map(len, _texts(pruned).values()))
 
 
+def test_what_repetition_leaves_is_held_against_the_threshold(tmp_path: Path) -> None:
+    pages = [
+        ("River", RIVER),
+        ("Rest", f"A short rest.\n\n== Sand ==\n{RIVER}"),
+        ("Wall", f"{PROSE.format('wall')}\n\n== Sand ==\n{RIVER}"),
+    ]
+    source = _dump(tmp_path / "dump.xml", pages)
+    corpus = _clean(tmp_path, source, drop_repeated_paragraphs=True)
+    assert _texts(corpus)["Wall"] == PROSE.format("wall").replace("\n\n", "\n")
+    report = _report(corpus)
+    assert "Rest" not in _texts(corpus)
+    assert report["whereabouts"]["too_few_words_left"] == 1
+    assert sum(report["whereabouts"].values()) == report["pages"] == 3
+    assert report["samples"]["too_few_words_left"][0]["value"] == 3
+    assert report["rules"]["empty_section"]["times"] == 2
+
+
 def test_evaluation_sets_are_found_listed_and_dropped(tmp_path: Path) -> None:
     quiz = tmp_path / "quiz.jsonl"
     rows = [{"question": "What is it?"}, {"question": "Why?", "choices": ["No.", RIVER.lower()]}]

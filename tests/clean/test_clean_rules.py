@@ -48,7 +48,10 @@ def test_normalisation_is_a_choice() -> None:
     assert apply(text, "en", Rules())[0].endswith("It is 10³ m² and é.")
     assert apply(text, "en", Rules(unicode_form="NFKC"))[0].endswith("It is 103 m2 and é.")
     assert apply(text, "en", Rules(unicode_form="none"))[0] == text
-    assert apply(text, "en", Rules(repair=False))[0] == text
+    assert apply(text, "en", Rules(repair=False, unicode_form="none"))[0] == text
+    cleaned, account = apply(text, "en", Rules(repair=False, unicode_form="NFKC"))
+    assert cleaned.endswith("It is 103 m2 and é.")
+    assert account.done == {"unicode_form": 1}
 
 
 def test_other_languages_go_where_asked() -> None:
