@@ -70,7 +70,7 @@ def check(out: Path, metrics: dict[str, Any]) -> None:
         )  # fmt: skip
 
 
-@stage("clean", version=2, output=CleanCorpus, label=_label, resolve=_resolve, check=check)
+@stage("clean", version=3, output=CleanCorpus, label=_label, resolve=_resolve, check=check)
 def clean(config: CleanConfig, ctx: Context, corpus: RawCorpus) -> dict[str, Any]:
     """Turn a dump's articles into documents: markup to text, rules, filters, shards, a report."""
     with _empty(ctx.scratch / "clean") as scratch:

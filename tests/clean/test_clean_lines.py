@@ -90,9 +90,7 @@ def test_a_section_of_prose_ends_with_the_next_heading() -> None:
     assert text.split("\n") == [lines[0], *lines[3:7]]
     assert [line for _, line in dropped] == [*lines[1:3], *lines[7:]]
     # Annotated links are no prose under headings, for their section does not begin with prose.
-    links = (
-        "A wall.\nSee also\nGate\nTower\nThe tower is what one sees from the river."
-    )
+    links = "A wall.\nSee also\nGate\nTower\nThe tower is what one sees from the river."
     assert drop_apparatus(links, "en", ALL)[0] == "A wall."
 
 
