@@ -14,8 +14,9 @@ from typing import Any
 
 import torch
 
-from megatron_bridge import hf, mapping, transfer
+from megatron_bridge import hf, mapping
 from megatron_bridge.errors import MappingError
+from megatron_bridge.side import Job, Side
 from megatron_bridge.sources import source as sources
 from megatron_bridge.sources.safetensors_file import CODES
 from megatron_bridge.sources.stored import blocks, raw
@@ -51,7 +52,7 @@ def convert(path: Path, out: Path, progress: Callable[..., None]) -> dict[str, A
 
 def check(source: sources.Source, weights: hf.Weights) -> None:
     """Refuse a file whose tensors are not exactly those that its `config.json` names."""
-    one = transfer.Side(transfer.Job(source.files, source))
+    one = Side(Job(source.files, source))
     try:
         problems = mapping.check(one.model.family, one.model.shape, hf_names=weights.names)
         if problems:
