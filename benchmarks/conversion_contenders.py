@@ -187,7 +187,6 @@ def export() -> Work:
 
 
 def _ours(convert: Callable[..., Any]) -> Work:
-    import torch.distributed.checkpoint.filesystem  # noqa: F401 (loaded late by a conversion)
 
     def work(source: Path, out: Path, mark: Callable[[str], None]) -> None:
         def progress(done: int, total: int, unit: str = "tensors") -> None:
