@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 
 from tasks.clean.calls import ODD_CALL, Call
 from tasks.clean.marks import DROPPED
+from tasks.clean.names import template_name
 from tasks.clean.parser_functions import FUNCTIONS, VARIABLES, Page
 from tasks.clean.syntax import Argument, Braces, Node, Part, parse, transcluded
 from tasks.clean.wiki import Deadline, Ledger, Wiki
@@ -23,7 +24,6 @@ _MAX_CHARACTERS = 5_000_000
 _MAX_REDIRECTS = 3
 _REDIRECT = re.compile(r"\s*#[^\s\[\]:]{2,30}\s*:?\s*\[\[[^\[\]|:]*:([^\[\]|#]+)", re.I)
 _MOST_PARSED = 1_000_000
-_PREFIXES = re.compile(r"(?i:template|safesubst|subst|msg|msgnw|raw)\s*:\s*")
 
 
 class TooMuch(Exception):
@@ -76,8 +76,7 @@ class Expander:
 
     def knows(self, name: str) -> bool:
         """True where a call by this name can be expanded."""
-        name = name.strip()
-        name = _PREFIXES.sub("", name, count=1)
+        name = template_name(name)
         word, colon, _ = name.partition(":")
         if (colon and word.lower().strip() in FUNCTIONS) or name in VARIABLES:
             return True
@@ -139,8 +138,7 @@ class Expander:
         if self._calls > _MAX_CALLS or frame.depth > _MAX_DEPTH:
             raise TooMuch
         self._deadline.check()
-        head = self.text(node.head, frame).replace(DROPPED, "").strip()
-        head = _PREFIXES.sub("", head, count=1)
+        head = template_name(self.text(node.head, frame).replace(DROPPED, ""))
         try:
             shown = self._called(head, node, frame)
         except ODD_CALL:
@@ -198,7 +196,8 @@ class Expander:
         source = None
         for _ in range(_MAX_REDIRECTS):
             name = " ".join(name.replace("_", " ").split())
-            name = name[:1].upper() + name[1:]
+            if self._wiki.capitalised:
+                name = name[:1].upper() + name[1:]
             source = self._wiki.library.get(name)
             redirect = _REDIRECT.match(source) if source else None
             if redirect is None:

@@ -7,9 +7,15 @@ import re
 from functools import lru_cache
 
 from tasks.clean.marks import BREAK, CAPTION, DROPPED, PIPE
+from tasks.clean.names import SWITCHES
 from tasks.clean.wiki import Ledger
 
-_MAGIC_WORD = re.compile(r"__(?:[A-Z]{3,30}|[^\W\d_a-zA-Z]{2,30})__")
+# Of words in capital letters that are all ASCII, only those without a bar below are never names in
+# programs; the others are told by name.
+_MAGIC_WORD = re.compile(
+    rf"__(?:[A-Z]{{3,30}}|(?=[A-Z_]{{0,60}}+[^\x00-\x7f])[^\W\da-z_](?:(?![a-z])[\w\u200c]){{1,60}}?"
+    rf"|{'|'.join(SWITCHES)})__"
+)
 # An ampersand that was escaped itself stands for what it was: `&amp;nbsp;` is a space.
 _ENTITY = re.compile(r"&(?:amp;)*+(#\d{1,7};|#[xX][0-9a-fA-F]{1,6};|[a-zA-Z][a-zA-Z0-9]{1,30};|)")
 _INVISIBLE = {"\t": " ", "\xa0": " ", "\u200b": "", "\xad": "", "\u2060": ""}

@@ -5,30 +5,21 @@ from __future__ import annotations
 import re
 
 from tasks.clean.marks import CAPTION, DROPPED
+from tasks.clean.names import FRAMES, OPTIONS, PIXELS
 from tasks.clean.wiki import Ledger, Wiki
 
 _LANGUAGE_PREFIX = re.compile(r"(?:[a-z]{2,3}(?:-[a-z]{1,8})*|simple)")
-_OTHER_PREFIXES = {"doi", "rfc", "hdl", "bug", "mw", "wp", "wt", "s", "q", "b", "d", "m", "n", "v"}
+# Of this shape, but no languages: https://meta.wikimedia.org/wiki/Interwiki_map.
+_OTHER_PREFIXES = {"doi", "rfc", "hdl", "bug", "mw", "voy", "wmf", "wp", "wt", "irc", "ftp", "svn"}
 _MEDIA_FILE = re.compile(
     r"[^:|]+:[^|]*\.(?:jpe?g|png|gif|svg|tiff?|webp|xcf|og[agv]|webm|pdf|djvu|mp3|wav|flac|midi?)"
     r"\s*",
     re.I,
 )
 _LONGEST_TITLE = 300
-_FRAMES = (
-    "thumb|frame|mini|vignette|náhled|mały|bélyegkép|pienoiskuva|nhỏ|мини|міні|サムネ|缩略图|縮圖|有框"
-    "|섬네일|تصغير|بندانگشتی|ממוזער"
-)
-_FRAMED = re.compile(rf"\|\s*(?:{_FRAMES})", re.I)
-# Options are words of the wiki's language; those with a size or a `=` are known in any.
-_IMAGE_OPTION = re.compile(
-    rf"(?:{_FRAMES})\w*+|border|left|right|cent(?:er|re)|none|upright|baseline|middle|top"
-    r"|bottom|text-top|text-bottom|sub|super|\d*+\s*+x?+\s*+\d*+\s*+(?:px|像素)|\d++|[\w-]++\s*+=.*"
-    r"|links|rechts|zentriert|gauche|droite|centré|izquierda|derecha|centro|destra|sinistra"
-    r"|esquerda|direita|lewo|prawo|слева|справа|ліворуч|праворуч|дясно|ляво|右|左|中央|居中|置中|无框"
-    r"|無框",
-    re.I | re.S,
-)
+# `thumb250px` is a common slip; a line break or a sign divides the words of some languages.
+_SIZE = re.compile(rf"\d*+\s*+x?+\s*+\d*+[\s_]*+(?:{'|'.join(sorted(PIXELS))})?+", re.I)
+_NAMED_OPTION = re.compile(r"[\w-]++\s*+=.*", re.S)
 _GALLERY_OPTION = re.compile(
     r"(?:^|\|)\s*(?:alt|link|lang|page|class|代替文|替代文本)\s*=[^|\n]*+\|?"
 )
@@ -53,7 +44,7 @@ def internal(inner: str, wiki: Wiki, ledger: Ledger) -> str:
             ledger.drop(kind, inner)
             return DROPPED
     label = rest.rpartition("|")[2] if bar else ""
-    return label if label.strip() else target.strip().removeprefix("#")
+    return label if label.strip() else _title(target.strip(), wiki)
 
 
 def is_furniture(target: str, wiki: Wiki) -> bool:
@@ -63,11 +54,7 @@ def is_furniture(target: str, wiki: Wiki) -> bool:
 
 def caption(rest: str) -> str:
     """The caption of an image: the last of its parts that is no option."""
-    for part in reversed(rest.split("|")):
-        part = part.strip()
-        if part and not _IMAGE_OPTION.fullmatch(part):
-            return part
-    return ""
+    return next((part for part in _parts(rest)[::-1] if not _is_option(part)), "")
 
 
 def variant(inner: str, language: str) -> str:
@@ -92,6 +79,15 @@ def _is_script(name: str) -> bool:
     return bool(re.fullmatch(r"[a-z]{2,3}(?:-[a-z]{2,8})*", name))
 
 
+def _title(target: str, wiki: Wiki) -> str:
+    """A title as readers know it: without the address of a category or file."""
+    prefix, colon, name = target.partition(":")
+    space = prefix.strip().lower() if colon else ""
+    if space in wiki.namespaces.hidden or space in wiki.namespaces.files:
+        return name.strip()
+    return target.removeprefix("#")
+
+
 def _kind(target: str, wiki: Wiki) -> str:
     """The construct that a link is if it shows nothing where it stands; else empty."""
     prefix = target.partition(":")[0].strip().replace("_", " ")
@@ -109,13 +105,27 @@ def _kind(target: str, wiki: Wiki) -> str:
 
 def _file(inner: str, rest: str, wiki: Wiki, ledger: Ledger) -> str:
     # Only a frame shows its caption; that of a bare image is a tooltip.
-    framed = wiki.captions == "text" and _FRAMED.search("|" + rest)
+    framed = wiki.captions == "text" and any(_word(part) in FRAMES for part in _parts(rest))
     shown = " ".join(caption(rest).replace(CAPTION, " ").split()) if framed else ""
     if not shown:
         ledger.drop("files", inner)
         return DROPPED
     ledger.keep("files", inner, shown)
     return f"{DROPPED}{CAPTION}{shown}{CAPTION}"
+
+
+def _parts(rest: str) -> list[str]:
+    return [part for part in map(str.strip, rest.split("|")) if part]
+
+
+def _is_option(part: str) -> bool:
+    return bool(_word(part) in OPTIONS or _SIZE.fullmatch(part) or _NAMED_OPTION.fullmatch(part))
+
+
+def _word(option: str) -> str:
+    """An option in small letters without a value or size behind it."""
+    word = option.partition("=")[0].lower().replace("_", " ")
+    return word.rstrip("0123456789px. ") if word[-1:] in "x0123456789. " else word
 
 
 def gallery(inner: str) -> str:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import quote
 
+from tasks.clean.names import CANONICAL, is_redirect
 from tasks.core.errors import InputError
 
 NoArticle = Literal["other_namespaces", "redirects", "other_models", "without_text"]
@@ -30,12 +31,14 @@ class Site:
         base: address of a page without its title, such as `https://en.wikipedia.org/wiki/`.
         name: such as `Wikipedia`.
         namespaces: numbers and the wiki's own names.
+        capitalised: the first letter of a template's title is always a capital.
     """
 
     language: str = "en"
     base: str = ""
     name: str = "Wikipedia"
     namespaces: tuple[tuple[int, str], ...] = ()
+    capitalised: bool = True
 
     @property
     def hidden(self) -> list[str]:
@@ -50,7 +53,8 @@ class Site:
     def namespace_of(self, title: str) -> int:
         """The namespace that a title's prefix names; 0 where it names none."""
         prefix = title.partition(":")[0]
-        return next((key for key, name in self.namespaces if name == prefix != title), 0)
+        names = (*self.namespaces, *CANONICAL)
+        return next((key for key, name in names if name == prefix != title), 0)
 
     def url(self, title: str) -> str:
         """The address of a page; empty where the dump does not say where its wiki is."""
@@ -99,16 +103,17 @@ def read_page(source: bytes, site: Site) -> Page:
     if element.find("revision[2]") is not None:
         raise history("the dump", f"several revisions of {title!r}")
     namespace = element.findtext("ns") or ""
-    # The oldest dumps name no namespace.
+    # The oldest dumps name no namespace, and mark no redirect.
     numbered = namespace.lstrip("-").isdigit()
+    text = element.findtext("revision/text") or ""
     return Page(
         id=element.findtext("id") or "",
         title=title,
         namespace=int(namespace) if numbered else site.namespace_of(title),
-        redirect=element.find("redirect") is not None,
+        redirect=element.find("redirect") is not None or is_redirect(text),
         model=element.findtext("revision/model") or "wikitext",
         revision=element.findtext("revision/id") or "",
-        text=element.findtext("revision/text") or "",
+        text=text,
     )
 
 
@@ -157,17 +162,21 @@ def read_site(head: bytes, path: Path) -> Site:
             "The head of the dump cannot be read", where=path, got=error,
             expected="XML before the first <page>", fix="fetch the dump again",
         ) from error  # fmt: skip
-    names = [
-        (int(found.get("key")), found.text or "")
+    spaces = {
+        int(found.get("key")): found
         for found in root.findall("{*}siteinfo/{*}namespaces/{*}namespace")
         if (found.get("key") or "").lstrip("-").isdecimal()
-    ]
+    }
+    case = root.findtext("{*}siteinfo/{*}case")
+    if TEMPLATE in spaces:
+        case = spaces[TEMPLATE].get("case") or case
     base = (root.findtext("{*}siteinfo/{*}base") or "").rpartition("/")[0]
     return Site(
         language=root.get("{http://www.w3.org/XML/1998/namespace}lang") or "en",
         base=f"{base}/" if base else "",
         name=root.findtext("{*}siteinfo/{*}sitename") or "Wikipedia",
-        namespaces=tuple(names),
+        namespaces=tuple((key, found.text or "") for key, found in spaces.items()),
+        capitalised=case != "case-sensitive",
     )
 
 

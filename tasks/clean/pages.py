@@ -144,6 +144,7 @@ class Cleaner:
             today=origin.today,
             templates=_templates(options.template_table),
             library={} if origin.library is None else Library(origin.library),
+            capitalised=site.capitalised,
             tables=options.tables,
             captions=options.captions,
             seconds=options.page_seconds,

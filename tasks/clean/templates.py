@@ -16,6 +16,7 @@ from typing import Any
 
 from tasks.clean.calls import Call, Renderer
 from tasks.clean.marks import APOSTROPHE, PIPE
+from tasks.clean.names import template_name
 from tasks.clean.renderers import RENDERERS
 from tasks.core.errors import ConfigError
 
@@ -86,7 +87,7 @@ class Templates:
         return self._key(name) is not None
 
     def _key(self, name: str) -> str | None:
-        name = " ".join(name.lower().replace("_", " ").split())
+        name = " ".join(template_name(name).lower().replace("_", " ").split())
         if name in self._renderers:
             return name
         if name.startswith(self._beginnings) or name.endswith(self._endings):

@@ -9,25 +9,12 @@ from dataclasses import dataclass, field
 from datetime import date
 from typing import Literal
 
+from tasks.clean.names import CATEGORIES, FILES
 from tasks.clean.templates import TEMPLATES, Templates
 from tasks.core.errors import PipelineError
 
 _SAMPLE = 300
 _LONGEST_TRACE = 5_000
-
-
-# A dump tells the wiki's names of its namespaces, but not their aliases, which older pages use.
-_FILES = frozenset(
-    "file image 文件 檔案 档案 图像 圖像 图片 圖片 ファイル 画像 파일 그림 datei bild fichier "
-    "archivo imagen ficheiro arquivo imagem immagine bestand afbeelding plik grafika soubor "
-    "obrázek fil tiedosto kuva fájl kép dosya resim файл изображение картинка зображення слика "
-    "датотека berkas gambar ملف صورة پرونده تصویر קובץ תמונה ไฟล์ ภาพ चित्र".split()
-)
-_HIDDEN = frozenset(
-    "media category 分类 分類 カテゴリ 분류 kategorie catégorie categoría categoria categorie "
-    "kategoria kategória kategori luokka категория категорія категорија تصنيف رده קטגוריה "
-    "หมวดหมู่ श्रेणी".split()
-)
 
 
 class PageTimeout(PipelineError):
@@ -38,12 +25,12 @@ class PageTimeout(PipelineError):
 class Namespaces:
     """Which link prefixes (lower case) are no text where they stand: files and categories."""
 
-    files: frozenset[str] = _FILES
-    hidden: frozenset[str] = _HIDDEN
+    files: frozenset[str] = FILES
+    hidden: frozenset[str] = CATEGORIES | {"media"}
 
     @classmethod
     def of(cls, hidden: Iterable[str], files: Iterable[str] = ()) -> Namespaces:
-        """English names, which work on every wiki, frequent aliases, and the wiki's own."""
+        """The wiki's own names beside those of `names.txt`."""
         return cls(cls.files | _lower(files), cls.hidden | _lower(hidden))
 
 
@@ -70,6 +57,7 @@ class Wiki:
     today: date | None = None
     templates: Templates = TEMPLATES
     library: Mapping[str, str] = field(default_factory=dict)
+    capitalised: bool = True
     tables: Literal["text", "drop"] = "text"
     captions: Literal["text", "drop"] = "text"
     seconds: float = 30.0

@@ -21,7 +21,7 @@ CASES = {
     "link to a section": ("see [[#History]]", "see History"),
     "italic link text": ("[[Nature (journal)|''Nature'']] says", "Nature says"),
     "category": ("Text.\n[[Category:Cats]]", "Text."),
-    "shown category": ("see [[:Category:Cats]]", "see Category:Cats"),
+    "shown category": ("see [[:Category:Cats]]", "see Cats"),
     "file with nested caption": (
         "[[File:A.jpg|thumb|A [[cat]] on a {{convert|1|m}} [[wall|high wall]]]]Text.",
         "Text.\nA cat on a 1 metre (3 ft 3 in) high wall",
