@@ -10,6 +10,7 @@ import bz2
 import gzip
 import lzma
 import re
+import zlib
 from collections import deque
 from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -19,6 +20,8 @@ from typing import Any, BinaryIO
 from tasks.core.errors import ConfigError
 from tasks.core.sources import compression
 
+DAMAGE = (EOFError, OSError, lzma.LZMAError, zlib.error)
+"""What reading raises where a file ends early or is broken; an OSError with no number."""
 _PIECE = 1 << 18
 # The mark of a stream with the mark of its first block: 80 bits that chance does not make.
 _STREAM = re.compile(rb"BZh[1-9]1AY&SY")
