@@ -14,7 +14,7 @@ from tasks.core.sources import compression
 
 Kind = Literal["dump", "jsonl", "text", "parquet"]
 
-_HEAD = 1 << 16
+_HEAD, _BINARY = 1 << 16, 1 << 10
 _UTF16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 _XML = re.compile(rb"<(?:\?xml|!doctype|html|mediawiki)[\s>]", re.IGNORECASE)
 _OBJECT = re.compile(rb'\{\s*["}]')
@@ -44,13 +44,15 @@ def kind_of(path: Path) -> Kind:
     text = head.removeprefix(codecs.BOM_UTF8).lstrip()
     if _XML.match(text) or b"<mediawiki" in text[:4096]:
         return "dump"
-    if b"\0" in head:
-        raise _unknown(path, f"binary data: {head[:16]!r}", "unpack or convert it first")
     if _OBJECT.match(text) or _ARRAY.match(text):
         _require_lines(text, path)
         return "jsonl"
     suffixes = [suffix for suffix in path.suffixes if suffix.lower() not in _PACKED]
-    return _NAMES.get(suffixes[-1].lower(), "text") if suffixes else "text"
+    named = _NAMES.get(suffixes[-1].lower(), "text") if suffixes else "text"
+    # Of rows of JSON only the bad ones are lost.
+    if named != "jsonl" and b"\0" in head[:_BINARY]:
+        raise _unknown(path, f"binary data: {head[:16]!r}", "unpack or convert it first")
+    return named
 
 
 def _head(path: Path) -> bytes:
