@@ -17,8 +17,8 @@ _MEDIA_FILE = re.compile(
     re.I,
 )
 _LONGEST_TITLE = 300
-# `thumb250px` is a common slip; a line break or a sign divides the words of some languages.
-_SIZE = re.compile(rf"\d*+\s*+x?+\s*+\d*+[\s_]*+(?:{'|'.join(sorted(PIXELS))})?+", re.I)
+_PIXELS = "|".join(sorted(PIXELS, key=len, reverse=True))
+_SIZE = re.compile(rf"\d*+\s*+x?+\s*+\d*+[\s_]*+(?:{_PIXELS})?+", re.I)
 _NAMED_OPTION = re.compile(r"[\w-]++\s*+=.*", re.S)
 _GALLERY_OPTION = re.compile(
     r"(?:^|\|)\s*(?:alt|link|lang|page|class|代替文|替代文本)\s*=[^|\n]*+\|?"
@@ -123,7 +123,7 @@ def _is_option(part: str) -> bool:
 
 
 def _word(option: str) -> str:
-    """An option in small letters without a value or size behind it."""
+    """An option in small letters without a value, or a size as in `thumb250px`, behind it."""
     word = option.partition("=")[0].lower().replace("_", " ")
     return word.rstrip("0123456789px. ") if word[-1:] in "x0123456789. " else word
 
