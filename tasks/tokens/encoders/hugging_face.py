@@ -1,13 +1,14 @@
-"""The `tokenizers` library: every tokenizer.json, and the judge of all that is faster."""
+"""The `tokenizers` library: every tokenizer.json, and the measure of all that is faster."""
 
 from __future__ import annotations
 
 import os
+import random
 
 import numpy as np
 from tokenizers import Tokenizer
 
-from tasks.tokens.encoders import Ids, Lengths, Name, Spec
+from tasks.tokens.encoders import SOME_TOKENS, Ids, Lengths, Name, Spec, joined
 
 
 class HuggingFace:
@@ -21,9 +22,17 @@ class HuggingFace:
     def encode(self, texts: list[str]) -> tuple[Ids, Lengths]:
         """See `Encoder`."""
         encodings = self._tokenizer.encode_batch_fast(texts, add_special_tokens=False)
-        pieces = [np.array(encoding.ids, np.uint32) for encoding in encodings]
-        lengths = np.array([len(piece) for piece in pieces], np.int32)
-        return np.concatenate([*pieces, np.empty(0, np.uint32)]), lengths
+        return joined([np.array(encoding.ids, np.uint32) for encoding in encodings])
+
+    def vocabulary(self) -> tuple[list[str], list[str]]:
+        """See `Own`."""
+        size = self._tokenizer.get_vocab_size(with_added_tokens=True)
+        some = random.Random(0).sample(range(size), min(size, SOME_TOKENS))
+        tokens = self._tokenizer.decode_batch([[number] for number in some])
+        # A part of a character has no text of its own.
+        whole = [token for token in tokens if token and "\ufffd" not in token]
+        added = self._tokenizer.get_added_tokens_decoder().values()
+        return whole, [token.content for token in added]
 
 
 def load(spec: Spec) -> HuggingFace:
