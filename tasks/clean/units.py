@@ -26,6 +26,7 @@ _KINDS: dict[str, list[tuple[str, float, str, str, str]]] = {
         ("in inch inches", 0.0254, "in", "inch/inches", "mm"),
         ("yd yard yards", 0.9144, "yd", "yard", "m"),
         ("mi mile miles", 1609.344, "mi", "mile", "km"),
+        ("smi", 1609.344, "mi", "statute mile", "km"),
         ("furlong", 201.168, "furlong", "furlong", "m"),
         ("nmi", 1852, "nmi", "nautical mile", "km mi"),
         ("fathom", 1.8288, "fathom", "fathom", "m"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import date
 from pathlib import Path
 
 from tasks.clean.dump import Dump
@@ -16,7 +17,8 @@ TOWER = """\
 楼名取自古诗“登楼望海”，读作望海楼（ㄨㄤˋ ㄏㄞˇ ㄌㄡˊ），始建于约1420，面积1,350平方米。
 清晨的望海楼
 历史
-楼毁于1644年（明末），1720年由王某重建，计算机记录称有层数不详。门票为12.5 元 — 学生减半。\
+楼毁于1644年（明末），至2024年1月1日已有380年；另一说年代不详。\
+1720年由王某重建，计算机记录称有层数不详。门票为12.5 元 — 学生减半。\
 另见海塔与官方网站。
 第一次重修：1720年
 第二次重修：1895年
@@ -33,10 +35,10 @@ TOWER = """\
 
 def test_a_chinese_article_reads_as_worked_out_by_hand() -> None:
     dump = Dump(DUMP)
-    pages = [read_page(source, dump.site) for source in dump.raw()]
+    pages = [read_page(raw.data, dump.site) for raw in dump.raw()]
     library = {page.title.partition(":")[2]: page.text for page in pages if page.namespace == 10}
     names = Namespaces.of(dump.site.hidden, dump.site.files)
-    wiki = Wiki(names, dump.site.language, library=library)
+    wiki = Wiki(names, dump.site.language, library=library, today=date(2024, 1, 1))
     (tower,) = (page for page in pages if page.namespace == 0)
     cleaned = clean(tower.text, wiki, tower.title)
     assert cleaned.text == TOWER
