@@ -29,7 +29,9 @@ WALLS = {
     "megatron_bridge/": ("tasks", "flows"),
     "tasks/": ("flows",),
 }
-CORE_TAKES = ("megatron_bridge.errors", "megatron_bridge.launch.process")
+CORE_TAKES = (
+    "megatron_bridge.errors", "megatron_bridge.launch.pool", "megatron_bridge.launch.process",
+)  # fmt: skip
 HEAVY = {"torch", "transformers", "lxml", "nltk", "ftfy", "numpy", "prefect", "megatron", "gguf"}
 LIGHT = (
     "tasks/core/", "flows/cli.py", "flows/config.py", "flows/console.py", "flows/line.py",

@@ -6,7 +6,7 @@ import multiprocessing
 import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures import Executor, Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from typing import TypeVar
 
@@ -49,6 +49,31 @@ def run(
         yield result
 
 
+def in_order(
+    executor: Executor,
+    function: Callable[[Item], Result],
+    items: Iterable[Item],
+    workers: int,
+) -> Iterator[Result]:
+    """Apply a function to each item on an executor that is there, and yield results in order.
+
+    At most three items a worker are in flight.
+
+    Args:
+        executor: local processes, a cluster: whatever has the interface of `concurrent.futures`.
+        function: one that the executor can send.
+        items: read lazily, in the calling thread.
+        workers: how many items the executor works on at a time.
+    """
+    waiting: deque[Future[Result]] = deque()
+    for item in items:
+        waiting.append(executor.submit(function, item))
+        if len(waiting) >= _AHEAD * workers:
+            yield waiting.popleft().result()
+    while waiting:
+        yield waiting.popleft().result()
+
+
 def _pooled(
     function: Callable[[Item], Result], items: Iterable[Item], workers: int
 ) -> Iterator[Result]:
@@ -58,14 +83,8 @@ def _pooled(
         initializer=die_with_parent,
         initargs=(os.getpid(),),
     )
-    waiting: deque[Future[Result]] = deque()
     try:
-        for item in items:
-            waiting.append(pool.submit(function, item))
-            if len(waiting) >= _AHEAD * workers:
-                yield waiting.popleft().result()
-        while waiting:
-            yield waiting.popleft().result()
+        yield from in_order(pool, function, items, workers)
     except BrokenProcessPool as error:
         raise RetryableError(
             "A worker process died", where=f"a pool of {workers} workers",

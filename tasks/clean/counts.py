@@ -75,6 +75,7 @@ class Counts:
         filtered: documents dropped, by filter.
         contaminated: documents dropped for what they share with an evaluation set.
         duplicates: documents dropped for one that stands before them, by kind.
+        duplicates_across: how many of these repeat a document of another source file.
         timed_out: articles that took too long.
         set_aside: pages that could not be read or cleaned.
         damage: where a dump ends early.
@@ -110,6 +111,7 @@ class Counts:
     filtered: Counter[str] = field(default_factory=Counter)
     contaminated: int = 0
     duplicates: Counter[str] = field(default_factory=Counter)
+    duplicates_across: int = 0
     timed_out: Named = field(default_factory=Named)
     set_aside: Named = field(default_factory=Named)
     damage: list[str] = field(default_factory=list)
@@ -133,6 +135,23 @@ class Counts:
     languages: Counter[str] = field(default_factory=Counter)
     table_rows: int = 0
     unclosed: int = 0
+
+    @classmethod
+    def restored(cls, state: dict[str, Any]) -> Counts:
+        """Counts from their `state`, also where that has been written as JSON."""
+        counts = cls()
+        for name, value in state.items():
+            kind = type(getattr(counts, name))
+            setattr(counts, name, Named(**value) if kind is Named else kind(value))
+        counts.lengths = Counter({int(length): count for length, count in counts.lengths.items()})
+        return counts
+
+    def state(self) -> dict[str, Any]:
+        """All of it, as JSON can write it."""
+        return {
+            name: vars(value) if isinstance(value, Named) else value
+            for name, value in vars(self).items()
+        }
 
     def add(self, other: Counts) -> None:
         """Add another's counts to these; its pages come behind."""
@@ -227,6 +246,7 @@ class Counts:
             "whereabouts": self.whereabouts(),
             "timed_out": self.timed_out.pages,
             "set_aside": self.set_aside.pages,
+            "duplicates_across_sources": self.duplicates_across,
             "damage": self.damage,
             "characters": self._characters(),
             "rules": {

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Literal
 
 from tasks.clean.mediawiki import Site, history, read_site
+from tasks.clean.raw import Raw
 from tasks.clean.streams import pieces
 from tasks.core.errors import InputError
 
@@ -63,9 +64,13 @@ class Dump:
         self._keep = on_damage == "keep"
         self._progress = progress
         self._threads = threads
+        self._read = 0
 
-    def raw(self) -> Iterator[bytes]:
+    def raw(self) -> Iterator[Raw]:
         """Yield each page's XML in UTF-8, as `read_page` takes it.
+
+        Pages lie in the unpacked file from `start` to `stop`. Where that is in UTF-16 or another
+        encoding, these are places in the same text in UTF-8, without a byte order mark.
 
         Raises:
             ConfigError: it is compressed with zst, and the package for that is missing.
@@ -74,17 +79,21 @@ class Dump:
         """
         if _HISTORY.search(self.path.name):
             raise history(self.path, self.path.name)
-        rest, skips = b"", False
+        rest, skips, self._read = b"", False, 0
         try:
             for piece in self._pieces():
                 rest += piece
+                self._read += len(piece)
                 if self.pages == 0 and not self._begins(rest):
                     continue
                 if skips:
                     skips, rest = self._skipped(rest)
+                start = self._read - len(rest)
                 *whole, rest = rest.split(_CLOSING)
                 while whole:
-                    yield from self._opened(whole.pop(0), _CLOSING)
+                    source = whole.pop(0)
+                    yield from self._opened(source, _CLOSING, start)
+                    start += len(source) + len(_CLOSING)
                 if len(rest) > _LONGEST_PAGE and not skips:
                     skips, rest = yield from self._unclosed(rest)
             if self.pages == 0:
@@ -126,7 +135,7 @@ class Dump:
         found = _BOUNDARY.search(rest)
         return found is None, rest[found.end() :] if found else rest[-_LONGEST_TAG:]
 
-    def _unclosed(self, rest: bytes) -> Generator[bytes, None, tuple[bool, bytes]]:
+    def _unclosed(self, rest: bytes) -> Generator[Raw, None, tuple[bool, bytes]]:
         """What is too long for a page: pages without an end, the last of which may be the one.
 
         Their reader will say that they do not end.
@@ -134,31 +143,37 @@ class Dump:
         Returns:
             Whether the last is too long itself, and what to go on with.
         """
+        begin = self._read - len(rest)
         start = max((match.start() for match in _OPENING.finditer(rest)), default=0)
         if _OPENING.search(rest, 0, start):
-            yield from self._opened(rest[:start], b"")
+            yield from self._opened(rest[:start], b"", begin)
         if len(rest) - start <= _LONGEST_PAGE:
             return False, rest[start:]
-        yield from self._opened(rest[start : start + _LONGEST_HEAD], b"")
+        yield from self._opened(rest[start : start + _LONGEST_HEAD], b"", begin + start)
         return True, rest[-_LONGEST_TAG:]
 
-    def _opened(self, source: bytes, closing: bytes) -> Iterator[bytes]:
+    def _opened(self, source: bytes, closing: bytes, start: int) -> Iterator[Raw]:
         """What stands before a closing tag: a page, behind those that never closed.
 
         Without an opening tag it is no page, either; the reader will say so.
         """
-        _, *found = _OPENING.split(source)
+        head, *found = _OPENING.split(source)
         pages = [b"<page" + text for text in found] or [source]
         pages[-1] += closing
         self.pages += len(pages)
-        yield from pages
+        start += len(head) if found else 0
+        for page in pages:
+            yield Raw(start, start + len(page), page)
+            start += len(page)
 
     def _pieces(self) -> Iterator[bytes]:
         decode = None
         for piece, done in pieces(self.path, self._threads):
             if decode is None:
                 decode = _decoder(piece)
-                piece = piece.removeprefix(codecs.BOM_UTF8)
+                if piece.startswith(codecs.BOM_UTF8):
+                    piece = piece.removeprefix(codecs.BOM_UTF8)
+                    self._read = len(codecs.BOM_UTF8)
             yield decode(piece)
             if self._progress:
                 self._progress(done)

@@ -9,9 +9,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from tasks.clean.documents import origin_of
 from tasks.clean.dump import Dump
 from tasks.clean.mediawiki import Page, read_page, title_of
+from tasks.clean.origins import origin_of
 from tasks.clean.pages import Cleaner, Document, Options
 from tasks.clean.residue import residue
 from tasks.clean.rules import prepare
@@ -61,10 +61,10 @@ def find(path: Path, title: str, progress: Callable[[int], None]) -> Page:
     dump = Dump(path, "keep", progress)
     nearest: list[str] = []
     waiting: list[str] = []
-    for source in dump.raw():
-        name = title_of(source)
+    for raw in dump.raw():
+        name = title_of(raw.data)
         if name == wanted:
-            return _read(source, dump)
+            return _read(raw.data, dump)
         waiting.append(name)
         if len(waiting) >= _AT_A_TIME:
             nearest, waiting = _nearest(wanted, nearest + waiting), []

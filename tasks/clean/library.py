@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 # Templates and their characters.
@@ -26,20 +27,10 @@ class Library(Mapping[str, str]):
 
     @classmethod
     def write(cls, path: Path, templates: Iterable[tuple[str, str]]) -> Library:
-        """Make a library.
-
-        Args:
-            path: where; a file that is there is replaced.
-            templates: titles without their namespace, and wikitext. Of one title the last wins.
-        """
-        path.unlink(missing_ok=True)
-        connection = sqlite3.connect(path)
-        try:
-            connection.execute("CREATE TABLE template (name TEXT PRIMARY KEY, text TEXT)")
-            connection.executemany("INSERT OR REPLACE INTO template VALUES (?, ?)", templates)
-            connection.commit()
-        finally:
-            connection.close()
+        """Make a library of templates; see `writing`."""
+        with writing(path) as add:
+            for name, text in templates:
+                add(name, text)
         return cls(path)
 
     def __getitem__(self, name: str) -> str:
@@ -73,3 +64,23 @@ class Library(Mapping[str, str]):
             uri = f"{self._path.resolve().as_uri()}?mode=ro"
             self._connection = sqlite3.connect(uri, uri=True, check_same_thread=False)
         return self._connection
+
+
+@contextmanager
+def writing(path: Path) -> Iterator[Callable[[str, str], object]]:
+    """A function that adds a template to a new library: its title without namespace, its wikitext.
+
+    Of one title the last wins.
+
+    Args:
+        path: where; a file that is there is replaced.
+    """
+    path.unlink(missing_ok=True)
+    connection = sqlite3.connect(path)
+    try:
+        connection.execute("CREATE TABLE template (name TEXT PRIMARY KEY, text TEXT)")
+        insert = "INSERT OR REPLACE INTO template VALUES (?, ?)"
+        yield lambda name, text: connection.execute(insert, (name, text))
+        connection.commit()
+    finally:
+        connection.close()

@@ -1,4 +1,4 @@
-"""One page of a dump to one document: its options, and the way it goes."""
+"""One page of a dump, or one row, to one document: its options, and the way it goes."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from tasks.clean.evaluation_texts import read_texts, set_names
 from tasks.clean.language import identify
 from tasks.clean.library import Library
 from tasks.clean.mediawiki import Page, Site
+from tasks.clean.rows import Fields, Row
 from tasks.clean.rules import Account, Rules, apply
 from tasks.clean.templates import TEMPLATES, Templates
 from tasks.clean.wiki import Namespaces, PageTimeout, Wiki
@@ -67,18 +68,18 @@ class Decontamination(BaseModel):
     )
 
 
-class Options(Rules, Duplicates, Markup, Decontamination):
+class Options(Rules, Duplicates, Markup, Decontamination, Fields):
     """All that bears on a document."""
 
 
 @dataclass(frozen=True)
 class Origin:
-    """What is known of the dump that a page is from.
+    """What is known of the file that a page or row is from.
 
     Attributes:
-        site: its wiki.
-        today: its date.
-        library: the file with its templates.
+        site: a dump's wiki; of rows only the language of those that do not say theirs.
+        today: a dump's date.
+        library: the file with a dump's templates.
     """
 
     site: Site
@@ -88,13 +89,13 @@ class Origin:
 
 @dataclass
 class Document:
-    """A page's document, and how it came to be.
+    """A page's or a row's document, and how it came to be.
 
     Attributes:
         page: what it was made from.
         url: the page's address.
         text: what is left of it.
-        language: the identified language where the recipe names languages, else the wiki's.
+        language: the identified one where the recipe names languages, else the wiki's or the row's.
         cleaned: what became of its markup.
         account: what the rules did.
         hits: what it shares with evaluation sets.
@@ -121,10 +122,10 @@ class Document:
 
 
 class Cleaner:
-    """What takes a dump's articles through markup, rules, filters and evaluation sets.
+    """What takes a file's articles or rows through markup, rules, filters and evaluation sets.
 
     Args:
-        origin: the dump.
+        origin: the file.
         options: what to do.
 
     Raises:
@@ -162,18 +163,18 @@ class Cleaner:
             PageTimeout: the page takes longer than it may.
         """
         cleaned = clean(page.text, self._wiki, page.title, trace=trace)
-        text, account = apply(cleaned.text, self._site.language, self.options)
-        language = self._site.language
-        if text and self.options.language != "keep":
-            language = identify(text)[0]
-        stays = text and account.verdict is None
-        hits = self._sets.hits(text) if self._sets and stays else []
-        return Document(page, self._site.url(page.title), text, language, cleaned, account, hits)
+        return self._ruled(page, self._site.url(page.title), self._site.language, cleaned)
 
-    def article(self, page: Page, counts: Counts) -> Document | None:
-        """An article's document where it stays; where not, the counts say why."""
+    def row(self, row: Row) -> Document:
+        """A row's document, whether it stays or not. It has no markup."""
+        page = Page(row.id, row.title, 0, False, "text", row.revision, row.text)
+        language = row.language or self._site.language
+        return self._ruled(page, row.url, language, Cleaned(text=row.text.strip()))
+
+    def article(self, page: Page | Row, counts: Counts) -> Document | None:
+        """An article's or a row's document where it stays; where not, the counts say why."""
         try:
-            found = self.document(page)
+            found = self.row(page) if isinstance(page, Row) else self.document(page)
         except PageTimeout:
             counts.timed_out.note({"id": page.id, "title": page.title})
             return None
@@ -194,10 +195,18 @@ class Cleaner:
             return None
         return found
 
+    def _ruled(self, page: Page, url: str, language: str, cleaned: Cleaned) -> Document:
+        text, account = apply(cleaned.text, language, self.options)
+        if text and self.options.language != "keep":
+            language = identify(text)[0]
+        stays = text and account.verdict is None
+        hits = self._sets.hits(text) if self._sets and stays else []
+        return Document(page, url, text, language, cleaned, account, hits)
+
 
 @lru_cache(maxsize=1)
 def cleaner(origin: Origin, options: Options) -> Cleaner:
-    """The cleaner of a dump, made once a process."""
+    """The cleaner of a file, made once a process."""
     return Cleaner(origin, options)
 
 

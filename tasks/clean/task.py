@@ -1,22 +1,20 @@
-"""clean: a MediaWiki dump to documents as JSON lines, with a report of all that was dropped."""
+"""clean: dumps and rows to documents as JSON lines, with a report of all that was dropped."""
 
 from __future__ import annotations
 
 import json
 import os
-import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from tasks.clean.documents import Run, write_shards
+from tasks.clean.corpus import Run, write_parts
 from tasks.clean.pages import Options
 from tasks.core import sources
 from tasks.core.artifacts import CleanCorpus, RawCorpus
 from tasks.core.errors import ProofError
+from tasks.core.executor import Executor
 from tasks.core.fingerprint import DigestCache, Runtime
 from tasks.core.stage import Context, stage
 
@@ -32,6 +30,9 @@ class CleanConfig(Options):
     shard_mib: int = Field(64, ge=1, description="A shard ends when it has reached this size")
     workers: Annotated[int | None, Runtime] = Field(
         None, ge=1, description="Processes; all the machine's cores where left out"
+    )
+    executor: Annotated[Executor, Runtime] = Field(
+        Executor(), description="Where the workers are: processes here, or a Dask cluster"
     )
 
 
@@ -70,25 +71,28 @@ def check(out: Path, metrics: dict[str, Any]) -> None:
         )  # fmt: skip
 
 
-@stage("clean", version=3, output=CleanCorpus, label=_label, resolve=_resolve, check=check)
+@stage("clean", version=4, output=CleanCorpus, label=_label, resolve=_resolve, check=check)
 def clean(config: CleanConfig, ctx: Context, corpus: RawCorpus) -> dict[str, Any]:
-    """Turn a dump's articles into documents: markup to text, rules, filters, shards, a report."""
-    with _empty(ctx.scratch / "clean") as scratch:
-        counts = write_shards(
-            corpus.files,
-            ctx.out,
-            Run(
-                config,
-                scratch,
-                config.on_damage,
-                config.shard_mib << 20,
-                config.workers or os.cpu_count() or 1,
-                ctx.progress,
-            ),
-        )
+    """Turn a corpus into documents: markup to text, rules, filters, duplicates, a report."""
+    counts = write_parts(
+        corpus.data,
+        [entry.path for entry in corpus.record.files],
+        ctx.out,
+        Run(
+            config,
+            corpus.fingerprint,
+            ctx.scratch,
+            config.on_damage,
+            config.shard_mib << 20,
+            config.workers or os.cpu_count() or 1,
+            config.executor,
+            ctx.progress,
+        ),
+    )
     report = counts.as_json()
-    text = json.dumps(report, indent=1, ensure_ascii=False)
-    (ctx.out / "report.json").write_text(text + "\n", encoding="utf-8")
+    text = json.dumps(report, indent=1, ensure_ascii=False) + "\n"
+    # Half a surrogate, which a row may hold, is written as JSON escapes it.
+    (ctx.out / "report.json").write_bytes(text.encode("utf-8", "backslashreplace"))
     most = report["templates"]["most"][:_TEMPLATES_TOLD]
     return {
         "pages": counts.pages,
@@ -101,14 +105,3 @@ def clean(config: CleanConfig, ctx: Context, corpus: RawCorpus) -> dict[str, Any
         "templates_dropped": report["templates"]["dropped"],
         "templates": {found["name"]: found["times"] for found in most},
     }
-
-
-@contextmanager
-def _empty(folder: Path) -> Iterator[Path]:
-    """A folder for the time of a run; what a killed one has left goes first."""
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir()
-    try:
-        yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)

@@ -9,13 +9,15 @@ from typing import Any
 
 import pytest
 
-from tasks.clean import counts, documents, library
+from tasks.clean import counts, documents, library, shards
+from tasks.clean.corpus import Run, write_parts
 from tasks.clean.counts import Counts
-from tasks.clean.documents import Run, origin_of, write_shards
 from tasks.clean.library import Library
+from tasks.clean.origins import origin_of
 from tasks.clean.pages import Cleaner, Options
 from tasks.clean.wiki import Deadline, PageTimeout
 from tasks.core.errors import InputError, RetryableError
+from tasks.core.executor import Executor
 
 ENGLISH = Path(__file__).parents[1] / "data" / "wiki" / "english.xml"
 
@@ -24,8 +26,11 @@ def _run(tmp_path: Path, source: Path, **options: Any) -> tuple[Counts, list[str
     folders = [tmp_path / name for name in ("out", "scratch")]
     for folder in folders:
         folder.mkdir(parents=True)
-    run = Run(Options(**options), folders[1], "error", 1 << 20, 1, lambda *args, **more: None)
-    found = write_shards([source], folders[0], run)
+    run = Run(
+        Options(**options), "a corpus", folders[1], "error", 1 << 20, 1, Executor(),
+        lambda *args, **more: None,
+    )  # fmt: skip
+    found = write_parts(source.parent, [source.name], folders[0], run)
     lines = [line for path in folders[0].iterdir() for line in path.read_text().splitlines()]
     return found, [json.loads(line)["title"] for line in lines]
 
@@ -37,7 +42,7 @@ def test_pages_set_aside_are_counted_and_the_first_are_named(
     broken = "".join(f"<page><title>B{n}</title><text></txt></page>" for n in range(5))
     source = tmp_path / "dump.xml"
     source.write_text(ENGLISH.read_text().replace("</mediawiki>", f"{broken}</mediawiki>"))
-    monkeypatch.setattr(documents, "_BATCH", 1)
+    monkeypatch.setattr(shards, "_SMALLEST", 1)
     found, _ = _run(tmp_path / "run", source)
     assert found.whereabouts()["set_aside"] == 5
     assert sum(found.whereabouts().values()) == found.pages
@@ -73,12 +78,12 @@ def test_templates_are_remembered_up_to_a_size(
 def test_a_page_that_cannot_be_written_is_no_article(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    whole = documents._encoded
+    whole = documents.encoded
 
     def fragile(record: dict[str, Any]) -> bytes:
         return whole({**record, "text": "\ud800"} if record["id"] == "1" else record)
 
-    monkeypatch.setattr(documents, "_encoded", fragile)
+    monkeypatch.setattr(documents, "encoded", fragile)
     found, titles = _run(tmp_path, ENGLISH)
     assert (found.articles, titles, found.set_aside.count) == (1, ["Tide: rise & fall"], 1)
     assert sum(found.whereabouts().values()) == found.pages

@@ -8,6 +8,7 @@ import lzma
 import random
 import sys
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -30,7 +31,7 @@ def _latin(data: bytes) -> bytes:
 
 
 def _pages(dump: Dump) -> list[Page]:
-    return [read_page(source, dump.site) for source in dump.raw()]
+    return [read_page(raw.data, dump.site) for raw in dump.raw()]
 
 
 PACKERS: dict[str, Callable[[bytes], bytes]] = {
@@ -70,6 +71,20 @@ def test_every_compression_gives_the_same_pages(
         "https://ex.example.org/wiki/Tide:_rise_&_fall%3F"
     )
     assert read[-1] == path.stat().st_size
+
+
+@pytest.mark.parametrize("damage", [b"", b"<page><title>Unclosed</title>"])
+def test_a_page_lies_where_its_place_says(damage: bytes, tmp_path: Path) -> None:
+    data = ENGLISH.read_bytes().replace(b"  <page>", damage + b"  <page>")
+    path = tmp_path / "dump"
+    # In UTF-16 places are those of the same text in UTF-8.
+    for name in ("plain", "byte order mark", "bz2 of many streams", "UTF-16"):
+        path.write_bytes(PACKERS[name](data))
+        text = b"\xef\xbb\xbf" + data if name == "byte order mark" else data
+        found = list(Dump(path).raw())
+        assert [raw.data for raw in found] == [text[raw.start : raw.stop] for raw in found]
+        assert len(found) == (14 if damage else 7)
+        assert [one.stop <= two.start for one, two in pairwise(found)] == [True] * len(found[1:])
 
 
 @pytest.mark.parametrize("pack", [bytes, _multistream, gzip.compress, lzma.compress])
@@ -189,7 +204,7 @@ def test_pages_stream(tmp_path: Path) -> None:
     path.write_bytes(head + body * 5000 + b"</mediawiki>")
     read: list[int] = []
     first = next(Dump(path, progress=read.append).raw())
-    assert title_of(first) == "Stone Wall"
+    assert title_of(first.data) == "Stone Wall"
     assert sum(read) < path.stat().st_size // 4
 
 
@@ -203,13 +218,13 @@ def test_a_page_that_is_too_long_costs_itself_alone(
     for end in (b"</text></page>", b""):
         path.write_bytes(head + long + end + page + tail)
         dump = Dump(path)
-        titles = [title_of(source) for source in dump.raw()]
+        titles = [title_of(raw.data) for raw in dump.raw()]
         assert (titles[:2], len(titles), dump.pages) == (["Long", "Stone Wall"], 8, 8)
     unclosed = b"".join(b"<page><title>%d</title>%s" % (n, b"a" * 300_000) for n in range(5))
     path.write_bytes(head + unclosed + b"</page>" + page + tail)
-    titles = [title_of(source) for source in Dump(path).raw()]
+    titles = [title_of(raw.data) for raw in Dump(path).raw()]
     assert titles[:6] == ["0", "1", "2", "3", "4", "Stone Wall"]
-    (source,) = [s for s in Dump(path).raw() if title_of(s) == "0"]
+    (source,) = [raw.data for raw in Dump(path).raw() if title_of(raw.data) == "0"]
     with pytest.raises(SyntaxError, match="does not end"):
         read_page(source, Dump(path).site)
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tasks.clean import documents
+from tasks.clean import shards
 from tasks.clean.task import CleanConfig, clean
 from tasks.core.artifacts import CleanCorpus, RawCorpus
 from tasks.core.errors import ConfigError, InputError
@@ -211,7 +211,7 @@ def test_a_page_that_takes_too_long_is_named(tmp_path: Path) -> None:
 def test_every_way_gives_the_same_bytes_for_any_number_of_workers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(documents, "_BATCH", 2_000)
+    monkeypatch.setattr(shards, "_SMALLEST", 2_000)
     pages = [
         (f"Wall {n}", f"{PROSE.format(f'wall {n % 40}')}\n\n{RIVER}\n\n{{{{hill|{n}}}}} {{{{x}}}}")
         for n in range(60)

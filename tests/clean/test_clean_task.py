@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tasks.clean import documents, pages
+from tasks.clean import pages
 from tasks.clean.task import CleanConfig, check, clean
 from tasks.core.artifacts import CleanCorpus, RawCorpus
 from tasks.core.errors import InputError, ProofError
@@ -56,7 +56,7 @@ def _clean(tmp_path: Path, source: object, **config: Any) -> CleanCorpus:
     return outcome.artifact
 
 
-def _documents(corpus: CleanCorpus) -> list[dict[str, str]]:
+def _documents(corpus: CleanCorpus) -> list[dict[str, Any]]:
     return [
         json.loads(line)
         for shard in corpus.shards
@@ -78,7 +78,12 @@ def test_every_page_of_a_small_dump_is_accounted_for(tmp_path: Path) -> None:
         "language": "en",
         "text": STONE_WALL,
         "revision": "1001",
+        "source": "english.xml",
+        "range": [517, 1254],
     }
+    page = (DATA / "english.xml").read_bytes()[slice(*wall["range"])]
+    assert page.startswith(b"<page>\n    <title>Stone Wall</title>")
+    assert page.endswith(b"</page>")
     assert tides["title"] == "Tide: rise & fall"
     assert tides["text"].splitlines()[1:] == [
         "Spring tides are high.", "Neap tides are low.", "month | height", "May | 3",
@@ -123,8 +128,7 @@ def test_the_sample_of_the_english_wikipedia(tmp_path: Path) -> None:
 
 
 @needs_gensim
-def test_workers_do_not_change_a_byte(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(documents, "_BATCH", 1 << 17)
+def test_workers_do_not_change_a_byte(tmp_path: Path) -> None:
     one = _clean(tmp_path / "one", SAMPLE, shard_mib=1)
     two = _clean(tmp_path / "two", SAMPLE, shard_mib=1, workers=2)
     assert one.fingerprint == two.fingerprint
