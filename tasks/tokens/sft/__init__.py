@@ -1,0 +1,1 @@
+"""From chat messages to packed token ids with a loss mask (supervised fine-tuning)."""

@@ -1,0 +1,167 @@
+"""Which characters of a rendered conversation are the assistant's answers.
+
+An answer begins after the generation prompt, that is with what a model would write, and ends with
+the special token that ends the turn. How a template writes is found out by asking it, not by
+reading it: with a message's content exchanged for a mark, what stands before and after the mark
+is the template's own, and what stands between in the true text is the message. So it does not
+matter whether a template merges turns, strips an earlier turn's thinking, or writes text of its
+own. Where the answers of the template are not unambiguous, the conversation is refused.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+from tasks.tokens.sft.rows import Conversation, Message
+from tasks.tokens.sft.template import Refused, Template
+
+_MARKS = range(0xE000, 0xF900)
+"""Characters for private use: one that the conversation does not hold is taken."""
+
+
+class Answer(NamedTuple):
+    """Characters `start` to `stop`; `closed` where a special token ends the turn."""
+
+    start: int
+    stop: int
+    closed: bool
+
+
+class Answers(NamedTuple):
+    """The rendered conversation and its answers in order, without those that bear no loss."""
+
+    text: str
+    answers: list[Answer]
+
+
+def find(template: Template, conversation: Conversation) -> Answers:
+    """Render a conversation and find its answers.
+
+    Raises:
+        Refused: the template does not take the conversation, or the answers are ambiguous.
+    """
+    return _Finder(template, conversation).answers()
+
+
+class _Region(NamedTuple):
+    """Where a message stands in the text; `exact` sides border on the template's own text."""
+
+    start: int
+    stop: int
+    exact_start: bool
+    exact_stop: bool
+
+
+class _Finder:
+    def __init__(self, template: Template, conversation: Conversation) -> None:
+        self.template, self.conversation = template, conversation
+        self.messages = conversation.messages
+        self.text, self.blocks = template.render(self.messages, conversation.tools)
+        self.control = template.control_token
+        self.closing = re.compile(rf"\s*(?:{self.control.pattern})")
+        self.mark = next(chr(code) for code in _MARKS if chr(code) not in self.text)
+
+    def answers(self) -> Answers:
+        found: dict[int, Answer] = {}
+        for place, message in enumerate(self.messages):
+            if message["role"] == "assistant":
+                found[place] = (self._in_block if self.blocks else self._answer)(place, found)
+        if self.blocks and len({(a.start, a.stop) for a in found.values()}) < len(self.blocks):
+            raise Refused("the template's generation blocks hold more than the answers")
+        left_out = self.conversation.unweighted
+        spans = dict.fromkeys(answer for place, answer in found.items() if place not in left_out)
+        return Answers(self.text, list(spans))
+
+    def _in_block(self, place: int, found: dict[int, Answer]) -> Answer:
+        """The `generation` block that holds an answer: its author says what bears loss."""
+        region = self._region(place)
+        for start, stop in self.blocks:
+            if start <= region.start and region.stop <= stop:
+                tokens = list(self.control.finditer(self.text, start, stop))
+                closed = bool(tokens) and not self.text[tokens[-1].end() : stop].strip()
+                return Answer(start, stop, closed)
+        raise Refused(f"the template's generation blocks do not hold message {place}")
+
+    def _answer(self, place: int, found: dict[int, Answer]) -> Answer:
+        region = self._region(place)
+        start = self._start(place, region, found.get(place - 1))
+        if region.exact_stop:
+            token = self.closing.match(self.text, region.stop)
+            if token and self._closes(place):
+                return Answer(start, token.end(), True)
+            return Answer(start, region.stop, False)
+        # The turn ends in another token than the marked one did, as that of a tool call may.
+        for token in self.control.finditer(self.text, region.start):
+            if token.start() < region.stop <= token.end():
+                return Answer(start, token.end(), True)
+        raise Refused(f"what follows message {place} depends on its content")
+
+    def _start(self, place: int, region: _Region, before: Answer | None) -> int:
+        """Where an answer begins: after the generation prompt, else where its content does."""
+        prompt = self._prefix(place, prompt=True)
+        bare = self._prefix(place)
+        opening = prompt[len(bare) :] if prompt.startswith(bare) else ""
+        if opening:
+            if self.text.startswith(prompt) and len(prompt) <= region.start:
+                return len(prompt)
+            # Later messages changed the earlier text.
+            earliest = self._region(place - 1).stop if place else 0
+            header = self.text.rfind(opening, earliest, region.start)
+            if header >= 0:
+                return header + len(opening)
+            if before and not before.closed and not self._turns_between(before, region):
+                # The template merged two messages into one turn.
+                return before.stop
+        elif self.text.startswith(bare) and not self.text[len(bare) : region.start].strip():
+            return len(bare)
+        if not region.exact_start:
+            raise Refused(f"what precedes message {place} depends on its content")
+        return region.start
+
+    def _turns_between(self, before: Answer, region: _Region) -> bool:
+        return bool(self.control.search(self.text, before.stop, region.start))
+
+    def _closes(self, place: int) -> bool:
+        """Whether a special token ends the turn also where nothing follows it."""
+        if place == len(self.messages) - 1:
+            return True
+        marked = self._render([*self.messages[:place], self._marked(place)])
+        return bool(self.closing.match(marked, marked.rfind(self.mark) + 1))
+
+    def _prefix(self, place: int, prompt: bool = False) -> str:
+        """The text of the messages before a place; "" where the template takes them not alone."""
+        try:
+            return self._render(self.messages[:place], prompt)
+        except Refused:
+            return ""
+
+    def _region(self, place: int) -> _Region:
+        marked = self._render(
+            [*self.messages[:place], self._marked(place), *self.messages[place + 1 :]]
+        )
+        if marked.count(self.mark) != 1:
+            raise Refused(f"the template shows message {place} {marked.count(self.mark)} times")
+        head, tail = marked.split(self.mark)
+        text, size = self.text, len(self.text)
+        exact_start, exact_stop = text.startswith(head), text.endswith(tail)
+        start = len(head) if exact_start else _common(text, head)
+        stop = size - (len(tail) if exact_stop else _common(text[::-1], tail[::-1]))
+        if start > stop:
+            raise Refused(f"the template does not show message {place}")
+        return _Region(start, stop, exact_start, exact_stop)
+
+    def _marked(self, place: int) -> Message:
+        """A message with the mark for all that its author wrote."""
+        message = self.messages[place]
+        if message["role"] == "assistant":
+            return {"role": "assistant", "content": self.mark}
+        return {**message, "content": self.mark}
+
+    def _render(self, messages: list[Message], prompt: bool = False) -> str:
+        return self.template.render(messages, self.conversation.tools, prompt).text
+
+
+def _common(one: str, other: str) -> int:
+    pairs = enumerate(zip(one, other, strict=False))
+    return next((at for at, (a, b) in pairs if a != b), min(len(one), len(other)))

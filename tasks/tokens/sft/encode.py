@@ -1,0 +1,211 @@
+"""Chat rows to token ids and the mask of the tokens that bear loss, a range of a file at a time.
+
+A conversation is tokenized once, as a whole; characters decide which tokens are the answers'.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from tokenizers import Encoding, Tokenizer
+
+from tasks.tokens.indexed import Ids, best_dtype
+from tasks.tokens.sft import answers, rows
+from tasks.tokens.sft.template import Refused, Template
+
+Mask = NDArray[np.uint8]
+Bears = Literal["answers", "all"]
+
+RANGE_BYTES = 1 << 18
+
+
+@dataclass(frozen=True)
+class Rules:
+    """What decides on ids and mask.
+
+    Attributes:
+        tokenizer: a tokenizer.json.
+        sha256: its digest.
+        vocab_size: the model's.
+        template: the model's.
+        sequence_length: tokens of a pack, so of a conversation at most.
+        loss: which tokens bear loss: those of the answers, or all.
+        too_long: what becomes of a longer conversation: set aside, or cut at its end.
+    """
+
+    tokenizer: Path
+    sha256: str
+    vocab_size: int
+    template: Template
+    sequence_length: int
+    loss: Bears = "answers"
+    too_long: Literal["drop", "truncate"] = "drop"
+
+
+@dataclass(frozen=True)
+class Range:
+    """The lines of a file that begin at bytes `start` to `stop`."""
+
+    file: Path
+    start: int
+    stop: int
+
+
+@dataclass(frozen=True)
+class Chat:
+    """One conversation.
+
+    Attributes:
+        ids: [tokens].
+        mask: 1 where a token bears loss, [tokens].
+        source: `id` of the row, `file`, `offset` and `stop` in it: bytes.
+    """
+
+    ids: Ids
+    mask: Mask
+    source: dict[str, Any]
+
+
+@dataclass
+class Encoded:
+    """A range's conversations in order, what was set aside, and counts of what is remarkable."""
+
+    chats: list[Chat] = field(default_factory=list)
+    set_aside: list[dict[str, Any]] = field(default_factory=list)
+    counts: Counter[str] = field(default_factory=Counter)
+
+
+def ranges(files: list[Path]) -> Iterator[Range]:
+    """Cut files into ranges of `RANGE_BYTES`, in order."""
+    for file in files:
+        size = file.stat().st_size
+        for start in range(0, size, RANGE_BYTES):
+            yield Range(file, start, min(start + RANGE_BYTES, size))
+
+
+def encode(rules: Rules, part: Range) -> Encoded:
+    """Render and tokenize a range's conversations; what cannot be is set aside with the reason."""
+    result = Encoded()
+    read: list[tuple[answers.Answers, dict[str, Any]]] = []
+    for offset, line in _lines(part):
+        source = {"file": part.file.name, "offset": offset, "stop": offset + len(line)}
+        try:
+            conversation = rows.read(line)
+            _only_the_template_controls(conversation, rules.template)
+            found = answers.find(rules.template, conversation)
+        except ValueError as error:
+            result.set_aside.append({**source, "reason": str(error)})
+            continue
+        read.append((found, {"id": conversation.id, **source}))
+    encodings = _tokenizer(rules.tokenizer, rules.sha256).encode_batch(
+        [found.text for found, _ in read], add_special_tokens=False
+    )
+    for (found, source), encoding in zip(read, encodings, strict=True):
+        _add(result, rules, found, encoding, source)
+    return result
+
+
+def mask(found: answers.Answers, encoding: Encoding) -> tuple[Mask, int]:
+    """Which tokens are the answers'.
+
+    A token that reaches over an answer's border is the answer's, unless all that it holds of the
+    answer is white space, and of what is outside it holds more than that.
+
+    Returns:
+        1 for the answers' tokens, [tokens]; how many of them hold other words, too.
+    """
+    offsets = np.array(encoding.offsets, np.int64).reshape(-1, 2)
+    starts, stops = offsets[:, 0], offsets[:, 1]
+    bears, straddling = np.zeros(len(offsets), np.uint8), 0
+    for answer in found.answers:
+        first = int(np.searchsorted(stops, answer.start, "right"))
+        last = int(np.searchsorted(starts, answer.stop, "left"))
+        bears[first:last] = 1
+        border = (starts[first:last] < answer.start) | (stops[first:last] > answer.stop)
+        for token in (first + np.flatnonzero(border)).tolist():
+            start, stop = int(starts[token]), int(stops[token])
+            inside = found.text[max(start, answer.start) : min(stop, answer.stop)].strip()
+            outside = found.text[start : answer.start] + found.text[answer.stop : stop]
+            bears[token] = bool(inside or not outside.strip())
+            straddling += bool(inside and outside.strip())
+    return bears, straddling
+
+
+def _add(
+    result: Encoded,
+    rules: Rules,
+    found: answers.Answers,
+    encoding: Encoding,
+    source: dict[str, Any],
+) -> None:
+    ids = np.array(encoding.ids, best_dtype(rules.vocab_size))
+    bears, straddling = mask(found, encoding)
+    if rules.loss == "all":
+        bears[:] = 1
+    # Nothing stands before the first token that it could be predicted from.
+    bears[:1] = 0
+    counts = Counter(
+        answers=len(found.answers),
+        answers_without_end=sum(not answer.closed for answer in found.answers),
+        straddling_tokens=straddling,
+    )
+    if len(ids) > (longest := rules.sequence_length):
+        if rules.too_long == "drop":
+            reason = "longer than sequence_length"
+            result.set_aside.append({**source, "reason": reason, "tokens": len(ids)})
+            return
+        ids, bears = ids[:longest], bears[:longest]
+        counts["truncated"] += 1
+    if not bears.any():
+        result.set_aside.append({**source, "reason": "no token bears loss", "tokens": len(ids)})
+        return
+    result.counts += counts
+    result.chats.append(Chat(ids, bears, source))
+
+
+def _only_the_template_controls(conversation: rows.Conversation, template: Template) -> None:
+    """Refuse text that the tokenizer would take for the end of a turn, or a new one."""
+    for value in _strings([conversation.messages, conversation.tools]):
+        if token := template.control_token.search(value):
+            raise Refused(f"a message holds the special token {token.group()}")
+
+
+def _strings(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict):
+        for key, item in value.items():
+            yield key
+            yield from _strings(item)
+    elif isinstance(value, list):
+        for item in value:
+            yield from _strings(item)
+
+
+@functools.cache
+def _tokenizer(path: Path, sha256: str) -> Tokenizer:
+    # A worker is one processor. And a process that has used the library's own threads complains on
+    # the terminal at each child it starts.
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    tokenizer = Tokenizer.from_file(str(path))
+    # It would add what the template writes itself, and some cut white space off the offsets.
+    tokenizer.post_processor = None
+    return tokenizer
+
+
+def _lines(part: Range) -> Iterator[tuple[int, bytes]]:
+    with open(part.file, "rb") as file:
+        if part.start:
+            # A line belongs to the range in which it begins.
+            file.seek(part.start - 1)
+            file.readline()
+        while (offset := file.tell()) < part.stop:
+            yield offset, file.readline()

@@ -1,0 +1,140 @@
+"""A model's chat template: rendered in transformers' sandbox, the same on every day."""
+
+from __future__ import annotations
+
+import datetime
+import functools
+import hashlib
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from tasks.core.errors import ConfigError, InputError
+from tasks.tokens.sft.rows import Message
+
+_TODAY = re.compile(r"""strftime_now\(\s*(["'])(.+?)\1\s*\)""")
+_GENERATION = re.compile(r"\{%-?\s*generation\s*-?%\}")
+
+
+class Refused(ValueError):
+    """The template does not take a conversation; says why."""
+
+
+class Rendered(NamedTuple):
+    """A conversation as text, and the character spans of the template's `generation` blocks."""
+
+    text: str
+    blocks: list[tuple[int, int]]
+
+
+@dataclass(frozen=True)
+class Template:
+    """A chat template and what it is given beside the messages; small, and safe to pickle.
+
+    Attributes:
+        plain: Jinja, for conversations without tools.
+        with_tools: Jinja, for those with tools; mostly the same.
+        special: names and values that templates use, such as `bos_token`.
+        control: the special tokens. In a rendered text only the template writes them.
+    """
+
+    plain: str
+    with_tools: str
+    special: tuple[tuple[str, str], ...]
+    control: tuple[str, ...]
+
+    @property
+    def sha256(self) -> str:
+        """Of all that decides on the text."""
+        return hashlib.sha256(repr(self).encode()).hexdigest()
+
+    def render(
+        self, messages: list[Message], tools: list[dict[str, Any]] | None, prompt: bool = False
+    ) -> Rendered:
+        """The conversation as text.
+
+        Args:
+            messages: see `rows.Conversation`.
+            tools: JSON schemas.
+            prompt: add what begins an answer (`add_generation_prompt`).
+
+        Raises:
+            Refused: the template raised an error.
+        """
+        from transformers.utils.chat_template_utils import render_jinja_template
+
+        source = self.with_tools if tools else self.plain
+        try:
+            texts, blocks = render_jinja_template(
+                conversations=[messages],
+                tools=tools,
+                chat_template=source,
+                return_assistant_tokens_mask=_has_blocks(source),
+                add_generation_prompt=prompt,
+                **dict(self.special),
+            )
+        # Templates are strangers' code: they raise what they like.
+        except Exception as error:
+            said = " ".join(str(error).split())
+            raise Refused(f"the template refuses it: {said or type(error).__name__}") from error
+        return Rendered(texts[0], blocks[0] if blocks else [])
+
+    @functools.cached_property
+    def control_token(self) -> re.Pattern[str]:
+        """Matches one special token; never, where there are none."""
+        longest_first = sorted(self.control, key=len, reverse=True)
+        return re.compile("|".join(map(re.escape, longest_first)) or r"(?!)")
+
+
+def load(folder: Path, date: datetime.date | None = None) -> Template:
+    """The chat template of a model folder.
+
+    Args:
+        folder: the model's.
+        date: what the template shall write where it asks for today's.
+
+    Raises:
+        InputError: no tokenizer there, or none with a chat template.
+        ConfigError: the template writes today's date, and none was given.
+    """
+    from transformers import AutoTokenizer
+
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
+        plain = tokenizer.get_chat_template()
+        with_tools = tokenizer.get_chat_template(tools=[{}])
+    except (ValueError, OSError) as error:
+        raise InputError(
+            "The model's chat template cannot be loaded", where=folder,
+            expected="a tokenizer with a chat_template", got=" ".join(str(error).split()[:40]),
+            fix="take the model's instruct variant, or add chat_template.jinja to the folder",
+        ) from error  # fmt: skip
+    special = {name: str(value) for name, value in tokenizer.special_tokens_map.items()}
+    control = {
+        token.content for token in tokenizer.added_tokens_decoder.values() if token.special
+    } | set(special.values())
+    return Template(
+        _dated(plain, date, folder), _dated(with_tools, date, folder),
+        tuple(sorted(special.items())), tuple(sorted(filter(str.strip, control))),
+    )  # fmt: skip
+
+
+@functools.cache
+def _has_blocks(source: str) -> bool:
+    return bool(_GENERATION.search(source))
+
+
+def _dated(source: str, date: datetime.date | None, where: Path) -> str:
+    """The template with a fixed date in place of today's."""
+    if "strftime_now" not in source:
+        return source
+    if date is None:
+        raise ConfigError(
+            "The chat template writes today's date, so every day would give other tokens",
+            where=where, expected="a date to write instead", got="none",
+            fix="give --date, for example --date 2025-01-01",
+        )  # fmt: skip
+    written = {form: date.strftime(form) for _, form in _TODAY.findall(source)}
+    # A macro of the same name hides the function.
+    return f"{{% macro strftime_now(form) %}}{{{{ {written!r}[form] }}}}{{% endmacro %}}{source}"
