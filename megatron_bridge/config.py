@@ -78,6 +78,11 @@ class TrainConfig(ParallelConfig):
         """Micro-batches a step on each data-parallel rank."""
         return self.global_batch_size // (self.micro_batch_size * self.data_parallel)
 
+    @property
+    def samples(self) -> int:
+        """Sequences that the whole run takes."""
+        return self.steps * self.global_batch_size
+
     @field_validator("megatron")
     @classmethod
     def _padding_stays_hidden(cls, fields: dict[str, Any]) -> dict[str, Any]:
@@ -146,6 +151,17 @@ class TrainConfig(ParallelConfig):
         return ConfigError(what, where=self.prefix + name, expected=expected, got=got, fix=fix)
 
 
+class DataSource(BaseModel):
+    """One of the indexed datasets that a run draws its samples from."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    prefix: Path = Field(description="Path without .bin and .idx")
+    weight: float = Field(1.0, gt=0, allow_inf_nan=False, description="Its share of the samples")
+    repeats: bool = Field(False, description="It may be gone through more than once")
+    name: str = Field("", description="What it is called in tables; its prefix without one")
+
+
 class TrainSpec(BaseModel):
     """One training job, as its ranks read it from a JSON file."""
 
@@ -153,12 +169,25 @@ class TrainSpec(BaseModel):
 
     config: TrainConfig
     checkpoint: Path = Field(description="The checkpoint to start from")
-    train_data: Path = Field(description="Prefix of the training split's .bin and .idx")
+    train_data: Path | tuple[DataSource, ...] = Field(
+        description="Prefix of the training split's .bin and .idx, which is gone through as often "
+        "as the steps ask for; or several datasets with weights"
+    )
     end_of_document: int = Field(ge=0, description="Token id that ends each document")
     run_dir: Path = Field(description="Log, ledger and checkpoints; a later call resumes from it")
+    index_dir: Path | None = Field(
+        None, description="Where indices of samples are kept for other runs; in run_dir without it"
+    )
     unproven: bool = Field(
         False, description="Take a checkpoint whose certificate is missing or does not hold"
     )
+
+    @property
+    def sources(self) -> tuple[DataSource, ...]:
+        """What the samples are drawn from, in the order of the weights."""
+        if isinstance(self.train_data, Path):
+            return (DataSource(prefix=self.train_data, repeats=True),)
+        return self.train_data
 
 
 class ForwardSpec(BaseModel):

@@ -2,7 +2,8 @@
 
 ckpt/iter_0000004/   a whole checkpoint, with the optimizer; one without a commit mark is ignored
 log.jsonl            one line a step: loss, gradient norm, learning rate, tokens per second
-ledger.jsonl         one line a step: the samples and documents that each rank consumed
+ledger.jsonl         one line a step: the samples that each rank consumed, their sources, documents
+samples.json         what is taken of each source, and where the indices lie
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from typing import Any
 from megatron_bridge import checkpoint
 from megatron_bridge.errors import InputError
 
-LOG, LEDGER, SPEC = "log.jsonl", "ledger.jsonl", "spec.json"
+LOG, LEDGER, SPEC, SAMPLES = "log.jsonl", "ledger.jsonl", "spec.json", "samples.json"
 
 
 def folder(run_dir: Path, step: int) -> Path:

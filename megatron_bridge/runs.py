@@ -14,15 +14,21 @@ from typing import Any
 
 from megatron_bridge import certificate, checkpoint, families, resume
 from megatron_bridge.config import DType, ForwardSpec, ParallelConfig, TrainSpec, validate_layout
+from megatron_bridge.data import indices
+from megatron_bridge.data.blend import Row
 from megatron_bridge.errors import InputError
 from megatron_bridge.launch.base import Launcher
 from megatron_bridge.launch.local import LocalLauncher
 
 OnStep = Callable[[dict[str, Any]], None]
+OnTable = Callable[[list[Row]], None]
 
 
 def train(
-    spec: TrainSpec, launcher: Launcher | None = None, on_step: OnStep | None = None
+    spec: TrainSpec,
+    launcher: Launcher | None = None,
+    on_step: OnStep | None = None,
+    on_table: OnTable | None = None,
 ) -> dict[str, Any]:
     """Train to the last step, from the newest resume point in `spec.run_dir` if there is one.
 
@@ -30,25 +36,31 @@ def train(
         spec: the job.
         launcher: starts the ranks; this machine's torchrun when None.
         on_step: called with each new line of `log.jsonl`.
+        on_table: called before any rank starts with what is taken of each source
+            (`data.blend.table`).
 
     Returns:
         checkpoint (the last one's folder), steps, loss_first, loss_last, tokens (in all),
-        tokens_per_second, epochs, resumed_from (a step; 0 for a fresh start), proven.
+        tokens_per_second, epochs, resumed_from (a step; 0 for a fresh start), proven, blend (the
+        table).
 
     Raises:
-        ConfigError: the layout does not fit the model; before any rank starts.
+        ConfigError: the layout does not fit the model, or a weight asks for more of a source than
+            is there; before any rank starts.
         InputError: the checkpoint is not whole, or the training split holds no token.
         ProofError: the start is not proven and `spec.unproven` is not set, or the loss is no
             longer finite.
         RetryableError: a rank was lost; call again to go on.
     """
     _check(spec.checkpoint, spec.config, spec.config.sequence_length)
-    _check_data(spec.train_data)
     reason = certificate.doubt_of_checkpoint(spec.checkpoint)
     certificate.require(
         reason, "The checkpoint", spec.checkpoint, spec.unproven, "--unproven, or train.unproven"
     )
     run_dir = spec.run_dir
+    samples = indices.build(spec.sources, spec.config, spec.index_dir or run_dir / "index")
+    if on_table is not None:
+        on_table(samples.rows)
     run_dir.mkdir(parents=True, exist_ok=True)
     start, _ = resume.newest(run_dir)
     if start < spec.config.steps:
@@ -56,6 +68,7 @@ def train(
         resume.cut(run_dir, start)
         file = run_dir / resume.SPEC
         file.write_text(spec.model_dump_json(indent=1), encoding="utf-8")
+        (run_dir / resume.SAMPLES).write_text(samples.model_dump_json(indent=1), encoding="utf-8")
         follow = _Follower(run_dir / resume.LOG, on_step) if on_step else None
         (launcher or LocalLauncher()).run(
             "megatron_bridge.worker.train", file, spec.config.world_size, follow
@@ -72,6 +85,7 @@ def train(
         "epochs": round(log[-1]["epochs"], 4),
         "resumed_from": start,
         "proven": reason is None,
+        "blend": samples.rows,
     }
 
 
@@ -201,19 +215,6 @@ def _forward(
         file.write_text(spec.model_dump_json(), encoding="utf-8")
         world_size = parallel.model_parallel * parallel.expert_parallel
         LocalLauncher(alone=world_size == 1).run("megatron_bridge.worker.logits", file, world_size)
-
-
-def _check_data(prefix: Path) -> None:
-    for suffix in (".bin", ".idx"):
-        path = Path(f"{prefix}{suffix}")
-        if not path.is_file() or not path.stat().st_size:
-            raise InputError(
-                "The training split holds no tokens",
-                where=path,
-                expected="an indexed dataset with at least one document",
-                got="an empty file" if path.is_file() else "no such file",
-                fix="run the tokens stage on more documents, or give training a larger share",
-            )
 
 
 def _check(

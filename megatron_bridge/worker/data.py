@@ -1,17 +1,21 @@
-"""Training samples: Megatron's GPTDataset, read in an order that a resumed run goes on with."""
+"""Training samples: Megatron's GPTDataset by prebuilt indices, read in a resumable order."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
+import numpy
 import torch
 from megatron.core import parallel_state
-from megatron.core.datasets.blended_megatron_dataset_builder import BlendedMegatronDatasetBuilder
 from megatron.core.datasets.gpt_dataset import GPTDataset, GPTDatasetConfig
+from megatron.core.datasets.utils import Split
 
+from megatron_bridge import resume
 from megatron_bridge.config import TrainConfig, TrainSpec
+from megatron_bridge.data import indices
 from megatron_bridge.errors import InputError
 
 
@@ -24,32 +28,92 @@ class TokenizerFacts:
         self.unique_identifiers = {"eod": end_of_document, "vocab_size": vocab_size}
 
 
-def build(spec: TrainSpec, vocab_size: int) -> GPTDataset:
-    """Return the training split as samples of `sequence_length` tokens, enough for all steps.
+class Indexed(GPTDataset):
+    """A source's samples, by indices that were built before the ranks started; it builds none.
 
-    Documents and samples are shuffled by the seed. When the split is too small, Megatron goes
-    through it again, in another order. The index is built on rank 0, in the run's folder.
+    Args:
+        prefix: of its `.bin` and `.idx`.
+        files: what its indices' names begin with.
+        samples: how many it is indexed for, at least.
+        config: Megatron's.
     """
+
+    def __init__(self, prefix: Path, files: str, samples: int, config: GPTDatasetConfig) -> None:
+        self._files = files
+        tokens = GPTDataset.build_low_level_dataset(str(prefix), config)
+        everything = numpy.arange(len(tokens), dtype=numpy.int32)
+        super().__init__(tokens, str(prefix), everything, samples, Split.train, config)
+
+    def _build_document_sample_shuffle_indices(self) -> tuple[Any, Any, Any]:
+        document, sample, shuffle = (
+            _load(Path(self._files + name))
+            for name in (indices.DOCUMENT, indices.SAMPLE, indices.SHUFFLE)
+        )
+        return document, sample, shuffle
+
+    def documents(self, sample: int) -> list[int]:
+        """The documents that a sample's tokens come from, in the source's own numbering."""
+        place = int(self.shuffle_index[sample])
+        first, last = self.sample_index[place][0], self.sample_index[place + 1][0]
+        return [int(i) for i in self.document_index[first : last + 1]]
+
+
+@dataclass
+class Blend:
+    """The samples of a run, over all its sources.
+
+    Attributes:
+        sources: the datasets.
+        tokens: in all of them.
+        places: the source of each sample and its number there; None for a single source.
+    """
+
+    sources: list[Indexed]
+    tokens: int
+    places: tuple[Any, Any] | None
+
+    def locate(self, sample: int) -> tuple[int, int]:
+        """The source of a sample, and its number within it."""
+        if self.places is None:
+            return 0, sample
+        source, number = self.places
+        return int(source[sample]), int(number[sample])
+
+    def __getitem__(self, sample: int) -> dict[str, torch.Tensor]:
+        source, number = self.locate(sample)
+        item: dict[str, torch.Tensor] = self.sources[source][number]
+        return item
+
+
+def build(spec: TrainSpec, vocab_size: int) -> Blend:
+    """Return the samples of `sequence_length` tokens that `runs.train` indexed for all steps.
+
+    Raises:
+        InputError: the indices are not to be seen from here.
+    """
+    text = (spec.run_dir / resume.SAMPLES).read_text(encoding="utf-8")
+    samples = indices.Samples.model_validate_json(text)
+    prefixes = [source.prefix for source in spec.sources]
     config = GPTDatasetConfig(
         random_seed=spec.config.seed,
         sequence_length=spec.config.sequence_length,
-        blend_per_split=[([str(spec.train_data)], None), None, None],
-        path_to_cache=str(spec.run_dir / "index"),
+        blend_per_split=[([str(prefix) for prefix in prefixes], None), None, None],
         tokenizer=TokenizerFacts(spec.end_of_document, vocab_size),
         reset_position_ids=False,
         reset_attention_mask=False,
         eod_mask_loss=False,
         create_attention_mask=False,
     )
-    samples = spec.config.steps * spec.config.global_batch_size
-    builder = BlendedMegatronDatasetBuilder(GPTDataset, [samples, 0, 0], lambda: True, config)
-    dataset: GPTDataset = builder.build()[0]
-    return dataset
-
-
-def tokens_per_epoch(dataset: GPTDataset) -> int:
-    """Number of tokens in the split."""
-    return int(dataset.dataset.sequence_lengths[dataset.indices].sum())
+    places = None
+    if len(prefixes) > 1:
+        names = (indices.DATASET, indices.DATASET_SAMPLE)
+        dataset, number = (_load(samples.folder / name) for name in names)
+        places = dataset, number
+    sources = [
+        Indexed(prefix, f"{samples.folder}/{i}-", samples.indexed[i], config)
+        for i, prefix in enumerate(prefixes)
+    ]
+    return Blend(sources, sum(row["tokens"] for row in samples.rows), places)
 
 
 @dataclass
@@ -60,7 +124,7 @@ class Batches(Iterator[dict[str, torch.Tensor]]):
     every rank, so a global batch holds the same samples whatever the layout.
     """
 
-    dataset: GPTDataset
+    dataset: Blend
     config: TrainConfig
     consumed: int
     vocab_size: int
@@ -79,7 +143,7 @@ class Batches(Iterator[dict[str, torch.Tensor]]):
         if largest >= self.vocab_size:
             raise InputError(
                 "A token id lies outside the model's vocabulary",
-                where=self.dataset.dataset_path,
+                where=", ".join(source.dataset_path for source in self.dataset.sources),
                 expected=f"ids below {self.vocab_size}",
                 got=largest,
                 fix="tokenize with the tokenizer of this model",
@@ -90,18 +154,29 @@ class Batches(Iterator[dict[str, torch.Tensor]]):
     def record(self) -> dict[str, Any]:
         """Return what all data-parallel ranks took since the last call; a collective call.
 
-        `samples` and `documents` have one entry a rank; a sample's documents are the ids of the
-        documents that its tokens come from, in the split's own numbering.
+        `samples`, `sources` and `documents` have one entry a rank: numbers in the whole run, the
+        place of each one's source in the blend, and the ids of the documents that its tokens come
+        from, in the source's own numbering.
         """
-        mine = (list(self.taken), [self._documents(i) for i in self.taken])
+        places = [self.dataset.locate(i) for i in self.taken]
+        documents = [self.dataset.sources[source].documents(i) for source, i in places]
+        mine = (list(self.taken), [source for source, _ in places], documents)
         self.taken.clear()
         everyone: list[Any] = [None] * parallel_state.get_data_parallel_world_size()
         group = parallel_state.get_data_parallel_group()
         torch.distributed.all_gather_object(everyone, mine, group=group)
-        return {"samples": [s for s, _ in everyone], "documents": [d for _, d in everyone]}
+        names = ("samples", "sources", "documents")
+        return {name: [each[i] for each in everyone] for i, name in enumerate(names)}
 
-    def _documents(self, sample: int) -> list[int]:
-        dataset = self.dataset
-        place = int(dataset.shuffle_index[sample])
-        first, last = dataset.sample_index[place][0], dataset.sample_index[place + 1][0]
-        return [int(i) for i in dataset.document_index[first : last + 1]]
+
+def _load(path: Path) -> Any:
+    try:
+        return numpy.load(path, mmap_mode="r")
+    except FileNotFoundError as error:
+        raise InputError(
+            "The indices of the samples are not here",
+            where=path,
+            expected="the folder that they were built in, on every node",
+            got="no such file",
+            fix="put the store on a disk that all nodes share, and run again",
+        ) from error

@@ -68,7 +68,6 @@ class Run:
 
     def train(self) -> None:
         """Run the remaining steps; rank 0 writes the log and the ledger."""
-        tokens_per_epoch = data.tokens_per_epoch(self.dataset)
         if self.step == self.config.steps:
             return
         with self._open(resume.LOG) as log, self._open(resume.LEDGER) as ledger:
@@ -81,7 +80,7 @@ class Run:
                     "tokens_per_second": round(line["tokens"] / seconds, 2),
                     "consumed_samples": self.batches.consumed,
                     "epochs": self.batches.consumed * self.config.sequence_length
-                    / tokens_per_epoch,
+                    / self.dataset.tokens,
                 }  # fmt: skip
                 taken = self.batches.record()
                 _write(ledger, {"step": self.step, **taken})
