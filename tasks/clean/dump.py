@@ -16,8 +16,8 @@ from typing import Literal
 
 from tasks.clean.mediawiki import Site, history, read_site
 from tasks.clean.raw import Raw
-from tasks.clean.streams import pieces
 from tasks.core.errors import InputError
+from tasks.core.streams import pieces
 
 _LONGEST_HEAD = 4096
 _LONGEST_SITE = 1 << 20

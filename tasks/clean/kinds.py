@@ -8,9 +8,9 @@ import re
 from pathlib import Path
 from typing import Literal
 
-from tasks.clean.streams import DAMAGE, pieces
 from tasks.core.errors import InputError
 from tasks.core.sources import compression
+from tasks.core.streams import DAMAGE, pieces
 
 Kind = Literal["dump", "jsonl", "text", "parquet"]
 

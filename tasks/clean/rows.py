@@ -14,8 +14,8 @@ from typing import Any, Literal, NamedTuple
 from pydantic import BaseModel, ConfigDict, Field
 
 from tasks.clean.raw import Raw
-from tasks.clean.streams import DAMAGE, pieces
 from tasks.core.errors import InputError
+from tasks.core.streams import DAMAGE, pieces
 
 LONGEST = 1 << 26
 """Bytes that a row may have."""

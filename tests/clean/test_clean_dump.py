@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from tasks.clean import streams
 from tasks.clean.dump import Dump
 from tasks.clean.mediawiki import Page, read_page, title_of
+from tasks.core import streams
 from tasks.core.errors import ConfigError, InputError
 
 ENGLISH = Path(__file__).parents[1] / "data" / "wiki" / "english.xml"
