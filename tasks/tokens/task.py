@@ -73,12 +73,12 @@ def tokens(
     from tasks.tokens.encode import Rules
 
     ctx.progress(0, 0, note="loading the tokenizer")
-    file = ctx.out / "tokenizer.json"
-    facts = tokenizer.prepare(model.folder, file, config.end_of_document)
+    prepared = tokenizer.prepare(model.folder, ctx.out, config.end_of_document)
     rules = Rules(
-        file, facts["tokenizer_sha256"], facts["vocab_size"], facts["end_of_document"],
+        prepared.spec.file, prepared.spec.sha256, prepared.vocab_size, prepared.end_of_document,
         config.validation, config.test, config.seed,
     )  # fmt: skip
+    facts = prepared.facts()
     facts |= dataset.write(corpus.shards, ctx.out, rules, config.workers, ctx.progress)
     (ctx.out / "tokens.json").write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")
     return facts

@@ -1,16 +1,24 @@
-"""The model's tokenizer as one file, and the token that ends a document."""
+"""From what names a tokenizer to what workers load, and the token that ends a document.
+
+Ids are those of the text alone. Megatron-LM's HuggingFaceTokenizer puts the tokenizer's own special
+tokens around each text, unless `--tokenizer-hf-no-include-special-tokens` (0.19); `Prepared.around`
+has them, and GPT-2's and Qwen's tokenizers have none. Its other tokenizers add nothing.
+`<|endoftext|>` in a text becomes the token, as in Megatron-Core's GPT2BPETokenizer since 0.16; the
+older one, in Python, spelled it out. SentencePiece models are used as with
+`--tokenizer-sentencepiece-legacy` off.
+"""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
-
-from tokenizers import Tokenizer
+from typing import Any, cast
 
 from tasks.core.errors import InputError
-from tasks.core.fingerprint import sha256_file
+from tasks.core.fingerprint import digest, sha256_file
+from tasks.tokens import tokenizer_files
+from tasks.tokens.encoders import Own, Spec, load
 
 END_OF_DOCUMENT = ("<|endoftext|>", "<|end_of_text|>", "<｜end▁of▁sentence｜>")
 """GPT-2's and its many heirs', Llama 3's, DeepSeek's.
@@ -21,34 +29,73 @@ They come before `eos_token`, which in instruct models ends a *turn* (`<|im_end|
 _PADDING = 128
 """Converted checkpoints round the vocabulary up to a multiple of this."""
 
+_PROBES = ["The quick brown fox jumps over the lazy dog, 0123456789.", "天地玄黄宇宙洪荒日月盈昃"]
+_DISTINCT = 6
+"""A tokenizer that works makes at least so many different tokens of the probes."""
 
-def prepare(folder: Path, out: Path, chosen: str | None = None) -> dict[str, Any]:
-    """Write the tokenizer that `AutoTokenizer` makes of a model folder as one tokenizer.json.
+
+@dataclass(frozen=True)
+class Prepared:
+    """A tokenizer that is ready for workers.
+
+    Attributes:
+        spec: its own encoder.
+        kind: what was read: the class that `AutoTokenizer` found, or the kind of file.
+        size: how many ids it has.
+        vocab_size: how many the model has, by config.json; `size` where there is no model.
+        end_of_document: id.
+        end_of_document_token: its text.
+        around: the special tokens that the tokenizer itself would put before a text and after it.
+    """
+
+    spec: Spec
+    kind: str
+    size: int
+    vocab_size: int
+    end_of_document: int
+    end_of_document_token: str
+    around: tuple[list[int], list[int]]
+
+    def facts(self) -> dict[str, Any]:
+        """For the record."""
+        return {
+            "end_of_document": self.end_of_document,
+            "end_of_document_token": self.end_of_document_token,
+            "vocab_size": self.vocab_size,
+            "padded_vocab_size": -(-self.vocab_size // _PADDING) * _PADDING,
+            "tokenizer": self.kind,
+            "tokenizer_sha256": self.spec.sha256,
+        }
+
+
+def prepare(
+    source: Path, out: Path, chosen: str | None = None, pattern: str | None = None
+) -> Prepared:
+    """Write a tokenizer into a folder, as workers load it.
 
     Args:
-        folder: the model's.
-        out: the file to write; neither padding nor truncation is in it.
+        source: a model folder that `AutoTokenizer` loads; a tokenizer.json; a SentencePiece model;
+            a `.tiktoken` file; a tekken.json, or the table that Megatron-LM's TikTokenizer reads;
+            GPT-2's vocab.json beside its merges.txt, or the folder of both.
+        out: a folder; gets tokenizer.json, tokenizer.model or `slow/`.
         chosen: the end-of-document token, where the rule shall not decide.
-
-    Returns:
-        end_of_document (id), end_of_document_token, vocab_size (config.json's),
-        padded_vocab_size, tokenizer_sha256 (of the file written).
+        pattern: how a tiktoken file's texts are split, where the file is not a known one.
 
     Raises:
-        InputError: no tokenizer, none for this model, or none with an end-of-document token.
+        InputError: no tokenizer, none that makes tokens of texts, none for this model, or none with
+            an end-of-document token.
     """
-    eos_token = _write(folder, out)
-    vocabulary = Tokenizer.from_file(str(out)).get_vocab(with_added_tokens=True)
-    vocab_size = int(json.loads((folder / "config.json").read_text(encoding="utf-8"))["vocab_size"])
-    check_ids(vocabulary, vocab_size, folder)
-    token, number = end_of_document(vocabulary, eos_token, chosen)
-    return {
-        "end_of_document": number,
-        "end_of_document_token": token,
-        "vocab_size": vocab_size,
-        "padded_vocab_size": -(-vocab_size // _PADDING) * _PADDING,
-        "tokenizer_sha256": sha256_file(out),
-    }
+    read = tokenizer_files.read(source, out, pattern)
+    sha256 = digest(_digests(read.file)) if read.file.is_dir() else sha256_file(read.file)
+    spec = Spec(read.own, read.own, read.file, sha256)
+    encoder = cast(Own, load(spec))
+    _check_alive(encoder, source)
+    vocabulary = encoder.ids_by_token()
+    size = max(len(vocabulary), max(vocabulary.values()) + 1)
+    vocab_size = _vocab_size(source) or size
+    check_ids(vocabulary, vocab_size, source)
+    token, number = end_of_document(vocabulary, read.eos_token, chosen)
+    return Prepared(spec, read.kind, size, vocab_size, number, token, encoder.around())
 
 
 def end_of_document(
@@ -93,25 +140,27 @@ def check_ids(vocabulary: Mapping[str, int], vocab_size: int, where: Path) -> No
         )  # fmt: skip
 
 
-def _write(folder: Path, out: Path) -> str | None:
-    from transformers import AutoTokenizer
-
-    try:
-        tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
-    except (ValueError, OSError) as error:
+def _check_alive(encoder: Own, source: Path) -> None:
+    """Refuse a tokenizer without vocabulary: what transformers makes of files that it ignores."""
+    distinct = len(set(encoder.encode(_PROBES)[0].tolist()))
+    if distinct < _DISTINCT:
         raise InputError(
-            "The model's tokenizer cannot be loaded", where=folder,
-            expected="a tokenizer.json that transformers reads", got=error,
-            fix="add the tokenizer's files to the model folder",
-        ) from error  # fmt: skip
-    backend = getattr(tokenizer, "backend_tokenizer", None)
-    if backend is None:
-        raise InputError(
-            "The model's tokenizer has no fast form", where=folder,
-            expected="a tokenizer.json", got=type(tokenizer).__name__,
+            "The tokenizer makes no tokens of a text", where=source,
+            expected=f"at least {_DISTINCT} different ids for an English and a Chinese sentence",
+            got=f"{distinct}: it is empty, or knows nothing but its unknown token",
+            fix="name the folder or file that holds the tokenizer's vocabulary",
         )  # fmt: skip
-    backend.no_padding()
-    backend.no_truncation()
-    out.write_text(backend.to_str(pretty=True), encoding="utf-8")
-    eos: str | None = tokenizer.eos_token
-    return eos
+
+
+def _vocab_size(source: Path) -> int | None:
+    """The model's, where the source is its folder."""
+    file = source / "config.json"
+    if not source.is_dir() or not file.is_file():
+        return None
+    config = tokenizer_files.read_json(file)
+    size = config.get("vocab_size", config.get("text_config", {}).get("vocab_size"))
+    return None if size is None else int(size)
+
+
+def _digests(folder: Path) -> dict[str, str]:
+    return {file.name: sha256_file(file) for file in sorted(folder.iterdir())}

@@ -247,7 +247,7 @@ def test_a_tokenizer_without_end_of_document_is_refused(tmp_path: Path) -> None:
 def test_a_tokenizer_with_more_ids_than_the_model_is_refused(tmp_path: Path) -> None:
     small = model_with(tmp_path / "m", vocab_size=330)
     with pytest.raises(InputError, match=r"vocab_size 330.*id 330"):
-        tokenizer.prepare(small, tmp_path / "tokenizer.json")
+        tokenizer.prepare(small, tmp_path)
 
 
 def test_truncation_of_the_tokenizer_does_not_cut_documents(tmp_path: Path) -> None:

@@ -55,7 +55,17 @@ class Encoder(Protocol):
 
 
 class Own(Encoder, Protocol):
-    """A tokenizer's own encoder, which fast ones are measured by."""
+    """A tokenizer's own encoder."""
+
+    def ids_by_token(self) -> dict[str, int]:
+        """The whole vocabulary, added tokens included."""
+
+    def around(self) -> tuple[list[int], list[int]]:
+        """The special tokens that the tokenizer itself would put before a text and after it."""
+
+
+class Measure(Own, Protocol):
+    """One that fast encoders are measured by."""
 
     def vocabulary(self) -> tuple[list[str], list[str]]:
         """Texts of some of its tokens, always the same, and of its added or control tokens."""
@@ -71,6 +81,13 @@ def load(spec: Spec) -> Encoder:
     module: Any = importlib.import_module(f"{__name__}.{spec.encoder}")
     encoder: Encoder = module.load(spec)
     return encoder
+
+
+def between(plain: list[int], whole: list[int]) -> tuple[list[int], list[int]]:
+    """What stands before and after one list in another."""
+    starts = range(len(whole) - len(plain) + 1)
+    start = next((at for at in starts if whole[at : at + len(plain)] == plain), 0)
+    return whole[:start], whole[start + len(plain) :]
 
 
 class Unsuited(Exception):

@@ -8,7 +8,7 @@ import random
 import numpy as np
 from tokenizers import Tokenizer
 
-from tasks.tokens.encoders import SOME_TOKENS, Ids, Lengths, Name, Spec, joined
+from tasks.tokens.encoders import SOME_TOKENS, Ids, Lengths, Name, Spec, between, joined
 
 
 class HuggingFace:
@@ -24,8 +24,19 @@ class HuggingFace:
         encodings = self._tokenizer.encode_batch_fast(texts, add_special_tokens=False)
         return joined([np.array(encoding.ids, np.uint32) for encoding in encodings])
 
-    def vocabulary(self) -> tuple[list[str], list[str]]:
+    def ids_by_token(self) -> dict[str, int]:
         """See `Own`."""
+        return dict(self._tokenizer.get_vocab(with_added_tokens=True))
+
+    def around(self) -> tuple[list[int], list[int]]:
+        """See `Own`."""
+        plain, whole = (
+            self._tokenizer.encode("a", add_special_tokens=special).ids for special in (False, True)
+        )
+        return between(plain, whole)
+
+    def vocabulary(self) -> tuple[list[str], list[str]]:
+        """See `Measure`."""
         size = self._tokenizer.get_vocab_size(with_added_tokens=True)
         some = random.Random(0).sample(range(size), min(size, SOME_TOKENS))
         tokens = self._tokenizer.decode_batch([[number] for number in some])

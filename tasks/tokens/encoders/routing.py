@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 import numpy as np
 from numpy.typing import NDArray
 
-from tasks.tokens.encoders import Encoder, Ids, Lengths, Name, Spec, joined, load
+from tasks.tokens.encoders import Ids, Lengths, Name, Spec, Unsuited, joined, load
 
 
 class Routed:
@@ -24,7 +24,7 @@ class Routed:
 
     Args:
         name: the fast encoder's.
-        fast: the ids of one text.
+        fast: the ids of one text; raises Unsuited where it cannot do that text.
         spec: whose `own` encoder takes the rest; loaded when the first such text comes.
         apart: what makes a text one for the tokenizer's own encoder, wherever it is found.
     """
@@ -45,10 +45,12 @@ class Routed:
         return joined([self._of(text) for text in texts])
 
     def _of(self, text: str) -> Ids:
-        if is_new(text) or self._apart.search(text):
-            own: Encoder = load(self._own)
-            return own.encode([text])[0]
-        return self._fast(text)
+        if not is_new(text) and not self._apart.search(text):
+            try:
+                return self._fast(text)
+            except Unsuited:
+                pass
+        return load(self._own).encode([text])[0]
 
 
 def any_of(tokens: Iterable[str]) -> re.Pattern[str]:

@@ -24,8 +24,17 @@ class SentencePiece:
         """See `Encoder`."""
         return joined([self._processor.encode_as_numpy(text) for text in texts])
 
-    def vocabulary(self) -> tuple[list[str], list[str]]:
+    def ids_by_token(self) -> dict[str, int]:
         """See `Own`."""
+        size = self._processor.get_piece_size()
+        return {self._processor.id_to_piece(number): number for number in range(size)}
+
+    def around(self) -> tuple[list[int], list[int]]:
+        """See `Own`; the library adds nothing unless told to."""
+        return [], []
+
+    def vocabulary(self) -> tuple[list[str], list[str]]:
+        """See `Measure`."""
         processor = self._processor
         size = processor.get_piece_size()
         some = random.Random(0).sample(range(size), min(size, SOME_TOKENS))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
-from tasks.tokens.encoders import Ids, Lengths, Name, Spec, joined
+from tasks.tokens.encoders import Ids, Lengths, Name, Spec, between, joined
 
 
 class Slow:
@@ -24,6 +24,17 @@ class Slow:
         """See `Encoder`."""
         ids = [self._tokenizer.encode(text, add_special_tokens=False) for text in texts]
         return joined([np.array(piece, np.uint32) for piece in ids])
+
+    def ids_by_token(self) -> dict[str, int]:
+        """See `Own`."""
+        return dict(self._tokenizer.get_vocab())
+
+    def around(self) -> tuple[list[int], list[int]]:
+        """See `Own`."""
+        plain, whole = (
+            self._tokenizer.encode("a", add_special_tokens=special) for special in (False, True)
+        )
+        return between(plain, whole)
 
 
 def load(spec: Spec) -> Slow:

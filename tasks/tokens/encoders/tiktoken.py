@@ -35,7 +35,7 @@ def load(spec: Spec) -> Routed:
     except ImportError as error:
         raise Unsuited("the package tiktoken is not installed") from error
     described = json.loads(spec.file.read_bytes())
-    pattern, ranks = pattern_of(described), _ranks(described["model"])
+    pattern, ranks = pattern_of(described), _ranks(described)
     encoding = tiktoken.Encoding(
         "megaline", pat_str=pattern, mergeable_ranks=ranks, special_tokens={}
     )
@@ -67,7 +67,8 @@ def pattern_of(described: dict[str, Any]) -> str:
     return str(pattern)
 
 
-def _ranks(model: dict[str, Any]) -> dict[bytes, int]:
+def _ranks(described: dict[str, Any]) -> dict[bytes, int]:
+    model = described["model"]
     if model.get("type") != "BPE" or model.get("dropout") or model.get("byte_fallback"):
         raise Unsuited("it is no plain BPE")
     vocabulary: dict[str, int] = model["vocab"]
@@ -77,8 +78,9 @@ def _ranks(model: dict[str, Any]) -> dict[bytes, int]:
         raise Unsuited("its ids are not in the order of its merges")
     if not set(byte_level.BYTES) <= set(vocabulary):
         raise Unsuited("its vocabulary lacks some of the 256 bytes")
+    plain = set(vocabulary) - {token["content"] for token in described["added_tokens"]}
     try:
-        return {byte_level.unspell(token): number for token, number in vocabulary.items()}
+        return {byte_level.unspell(token): vocabulary[token] for token in plain}
     except KeyError as error:
         raise Unsuited("its vocabulary holds more than bytes") from error
 
@@ -93,5 +95,9 @@ def _is_nfc(described: dict[str, Any]) -> bool:
 def _encode(encoding: Any, nfc: bool, text: str) -> NDArray[np.uint32]:
     if nfc:
         text = unicodedata.normalize("NFC", text)
-    ids: NDArray[np.uint32] = encoding.encode_to_numpy(text, disallowed_special=())
+    try:
+        ids: NDArray[np.uint32] = encoding.encode_to_numpy(text, disallowed_special=())
+    except ValueError as error:
+        # Its regular expressions end at some 100,000 characters of whitespace in a row.
+        raise Unsuited(str(error)) from error
     return ids
