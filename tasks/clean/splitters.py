@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import importlib
 import re
-import sys
 from functools import cache
 from typing import Any, Literal
 
+from tasks.core import punkt
 from tasks.core.errors import ConfigError
 
 Splitter = Literal["nltk", "spacy", "none"]
@@ -40,12 +39,12 @@ def split_words(text: str, language: str, splitter: Splitter) -> list[str]:
         return [token.text for token in _spacy(_code(language))(text) if not token.is_space]
     if splitter == "none" or _code(language) not in _PUNKT_LANGUAGES:
         return text.split()
-    words = _nltk("nltk.tokenize.destructive").NLTKWordTokenizer()
-    punkt = _punkt(_PUNKT_LANGUAGES[_code(language)])
+    words = punkt.module("nltk.tokenize.destructive").NLTKWordTokenizer()
+    sentences = punkt.load(_PUNKT_LANGUAGES[_code(language)])
     return [
         word
         for line in text.split("\n")
-        for sentence in punkt.tokenize(line)
+        for sentence in sentences.tokenize(line)
         for word in words.tokenize(sentence)
     ]
 
@@ -83,42 +82,12 @@ def _sentences(line: str, language: str, splitter: Splitter) -> int:
     full_width = sum(1 for _ in _FULL_WIDTH_END.finditer(line.rstrip("。！？།")))
     if splitter == "none" or full_width:
         return 1 + sum(1 for _ in _SENTENCE_END.finditer(line.strip()))
-    punkt = _punkt(_PUNKT_LANGUAGES.get(_code(language), "english"))
-    return sum(1 for _ in punkt.span_tokenize(line))
+    sentences = punkt.load(_PUNKT_LANGUAGES.get(_code(language), "english"))
+    return sum(1 for _ in sentences.span_tokenize(line))
 
 
 def _code(language: str) -> str:
     return language.partition("-")[0]
-
-
-@cache
-def _punkt(language: str) -> Any:
-    """nltk's tokenizer with the model that comes as a package: nltk's own is a download."""
-    import punkt
-
-    nltk = _nltk("nltk.tokenize.punkt")
-    model = punkt.load_model(language)
-    parameters = nltk.PunktParameters()
-    parameters.abbrev_types = set(model.abbrev_types)
-    parameters.collocations = set(model.collocations)
-    parameters.sent_starters = set(model.sent_starters)
-    parameters.ortho_context.update(model.ortho_context)
-    return nltk.PunktSentenceTokenizer(parameters)
-
-
-@cache
-def _nltk(module: str) -> Any:
-    """A module of nltk, without what its package would bring along to no use here.
-
-    Where scikit-learn is installed, `import nltk` takes 2 s and 176 MB for it, in every worker.
-    """
-    hidden = [name for name in ("sklearn", "scipy", "pandas") if name not in sys.modules]
-    sys.modules.update(dict.fromkeys(hidden))  # type: ignore[arg-type]
-    try:
-        return importlib.import_module(module)
-    finally:
-        for name in hidden:
-            del sys.modules[name]
 
 
 @cache
