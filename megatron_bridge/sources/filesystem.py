@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
 from megatron_bridge.errors import ConfigError
+from megatron_bridge.sources import oss
 from megatron_bridge.sources.address import Address
 from megatron_bridge.sources.transport import (
     Interrupted,
@@ -17,7 +17,6 @@ from megatron_bridge.sources.transport import (
 )
 
 _STATE = ("ETag", "etag", "md5Hash", "LastModified", "last_modified", "mtime", "created")
-_OSS = {"key": "OSS_ACCESS_KEY_ID", "secret": "OSS_ACCESS_KEY_SECRET", "endpoint": "OSS_ENDPOINT"}
 
 
 class File:
@@ -71,16 +70,20 @@ def connect(address: Address) -> tuple[Any, str]:
     # An old listing does not tell that a file has changed; a second will do for many shards.
     given: dict[str, Any] = {"listings_expiry_time": 1}
     if address.scheme == "oss":
-        given |= _oss()
+        given |= oss.credentials()
     try:
         found: tuple[Any, str] = fsspec.core.url_to_fs(address.url, **given)
     except (ValueError, ImportError) as error:
+        lacking = isinstance(error, ImportError)
+        if lacking and address.scheme == "oss":
+            raise oss.lacking() from None
         raise ConfigError(
             "There is no reader for this kind of URL",
             where=address.shown,
-            expected="a protocol that fsspec knows, and its package",
-            got=f"{address.scheme}:// ({type(error).__name__})",
-            fix=f"install the fsspec package for {address.scheme}, such as ossfs or s3fs",
+            expected="file://, package://, http://, https://, oss://, or another protocol that "
+            "fsspec knows, and its package",
+            got=f"{address.scheme}://{', whose package is missing' if lacking else ''}",
+            fix="pip install what it needs, such as s3fs" if lacking else "correct the protocol",
         ) from None
     return found
 
@@ -96,17 +99,30 @@ def listed(address: Address) -> dict[str, int]:
     }
 
 
-def _oss() -> dict[str, str]:
-    found = {field: os.environ.get(name, "") for field, name in _OSS.items()}
-    if lacking := [_OSS[field] for field, value in found.items() if not value]:
-        raise ConfigError(
-            "Access to OSS is not set up",
-            where="the environment",
-            expected=", ".join(_OSS.values()),
-            got=f"no {', '.join(lacking)}",
-            fix="set them; no other place is searched for credentials",
-        )
-    return found
+def found(address: Address, depth: int | None = None) -> dict[str, tuple[int, str]]:
+    """Return the files below a folder, down to `depth` folders, by their paths in it.
+
+    Returns:
+        Size in bytes and ETag, else checksum or date, as far as one is told. A file that the
+        address itself names has the path "".
+    """
+    if address.scheme == "oss":
+        every = oss.found(address)
+        return {name: told for name, told in every.items() if not depth or name.count("/") < depth}
+    fs, path = connect(address)
+    root, files, waiting = path.strip("/"), {}, [(path, 1)]
+    while waiting:
+        folder, level = waiting.pop()
+        for entry in _asked(address.shown, fs.ls, folder, detail=True):
+            name = str(entry["name"]).strip("/")
+            if entry["type"] == "file":
+                state = next((str(entry[key]) for key in _STATE if entry.get(key)), "")
+                inner = name.removeprefix(root).strip("/")
+                files[inner] = int(entry["size"] or 0), state.strip('"')
+            # Some list a folder in itself.
+            elif name != folder.strip("/") and (depth is None or level < depth):
+                waiting.append((str(entry["name"]), level + 1))
+    return files
 
 
 def _asked(shown: str, function: Any, *given: Any, **named: Any) -> Any:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import re
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from megatron_bridge.errors import InputError
@@ -71,6 +72,20 @@ class Http:
         found: tuple[str, bytes] = self._run(self._whole, limit)
         return found[1]
 
+    def look(self) -> tuple[int | None, str, bool]:
+        """Return size and ETag, else date, as far as they are told, and whether it gives ranges.
+
+        Raises:
+            Absent: no such file, or none that is given.
+            Interrupted: it may work another time.
+        """
+        found: tuple[int | None, str, bool] = self._run(self._look)
+        return found
+
+    def pour(self, write: Callable[[bytes], object]) -> None:
+        """Hand over all of the file, from its beginning, as it arrives; errors as `begin`'s."""
+        self._run(self._pour, write)
+
     def page(self, limit: int) -> str | None:
         """Return a web page of at most `limit` bytes; None where the answer is something else."""
         try:
@@ -95,6 +110,24 @@ class Http:
             data = bytearray(min(length, size))
             await self._stream(answer, memoryview(data))
             return size, _state_of(answer), bytes(data)
+
+    async def _look(self) -> tuple[int | None, str, bool]:
+        async with await self._get({"Range": "bytes=0-0"}) as answer:
+            answer.close()
+            state = answer.headers.get("ETag") or answer.headers.get("Last-Modified") or ""
+            if answer.status == 200:
+                return answer.content_length, state, False
+            return _content_range(answer)[2], state, True
+
+    async def _pour(self, write: Callable[[bytes], object]) -> None:
+        async with await self._get({}) as answer:
+            if answer.status != 200:
+                raise unusable(self.shown, f"the status {answer.status}")
+            try:
+                async for chunk in answer.content.iter_any():
+                    write(chunk)
+            except _failures() as error:
+                raise Interrupted(type(error).__name__) from None
 
     async def _fill(self, offset: int, target: memoryview) -> None:
         last = offset + len(target) - 1

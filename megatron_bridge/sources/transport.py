@@ -64,7 +64,7 @@ def missing(name: str) -> Absent:
         where=name,
         expected="a file that can be read",
         got="nothing there",
-        fix="see that the URL names the folder with config.json and the weights",
+        fix="correct the URL; a model's is that of the folder with config.json and the weights",
     )
 
 
@@ -86,7 +86,7 @@ def changed(name: str) -> InputError:
         where=name,
         expected="the same file from the beginning to the end",
         got="another ETag, date or size",
-        fix="run the command again when the model is complete",
+        fix="run the command again when nobody writes there any more",
     )
 
 
@@ -104,7 +104,7 @@ def too_large(name: str, limit: int, got: object) -> InputError:
 def shorter(name: str, offset: int, length: int) -> InputError:
     """What is told of a file that ends before the bytes asked for."""
     return InputError(
-        "A weight file is truncated",
+        "The file is truncated",
         where=f"{name}, byte {offset}",
         expected=f"{length} bytes",
         got="fewer",

@@ -70,7 +70,16 @@ def fetch(url: str, dest: Path, progress: Callable[..., None], sha256: str | Non
         InputError: see `describe`; or the digest is another one than was asked for.
         OSError: the copy differs from what was read; trying again may help.
     """
-    source = locate(url)
+    require_digest(url, sha256, copy(locate(url), dest, progress))
+    return dest
+
+
+def copy(source: Path, dest: Path, progress: Callable[..., None]) -> str:
+    """Copy a file, read the copy again, and return its digest.
+
+    Raises:
+        OSError: the copy differs from what was read; trying again may help.
+    """
     total, done, state = source.stat().st_size, 0, hashlib.sha256()
     with open(source, "rb") as reader, open(dest, "wb") as writer:
         while piece := reader.read(_BUFFER):
@@ -80,10 +89,9 @@ def fetch(url: str, dest: Path, progress: Callable[..., None], sha256: str | Non
             progress(done, total, unit="bytes", note=source.name)
         writer.flush()
         os.fsync(writer.fileno())
-    require_digest(url, sha256, state.hexdigest())
     if sha256_file(dest) != state.hexdigest():
         raise OSError(f"The copy {dest} does not hold the bytes that were read from {source}")
-    return dest
+    return state.hexdigest()
 
 
 def require_digest(url: str, expected: str | None, got: str) -> None:
@@ -106,17 +114,7 @@ def locate(url: str) -> Path:
     Raises:
         InputError: the scheme is unknown, or the file is missing, empty or no file.
     """
-    if "://" not in url:
-        path = Path(url).expanduser().absolute()
-    else:
-        scheme = url.partition("://")[0].lower()
-        if scheme not in _SCHEMES:
-            raise InputError(
-                "The source has an unknown scheme", where=url,
-                expected=f"a plain path or one of {', '.join(f'{name}://' for name in _SCHEMES)}",
-                got=f"{scheme}://", fix="copy the file to this machine and name its path",
-            )  # fmt: skip
-        path = _SCHEMES[scheme](url)
+    path = place(url)
     if not path.is_file():
         got = "a folder" if path.is_dir() else "nothing there"
         raise InputError(
@@ -129,6 +127,30 @@ def locate(url: str) -> Path:
             fix="fetch the file again",
         )  # fmt: skip
     return path
+
+
+def place(url: str) -> Path:
+    """Where a URL of this machine leads, whatever is there: a file, a folder, nothing.
+
+    Raises:
+        InputError: the scheme is unknown, or the package is not installed.
+    """
+    if "://" not in url:
+        return Path(url).expanduser().absolute()
+    scheme = url.partition("://")[0].lower()
+    if scheme not in _SCHEMES:
+        raise InputError(
+            "The source has an unknown scheme", where=f"{scheme}://",
+            expected=f"a plain path or one of {', '.join(f'{name}://' for name in _SCHEMES)}",
+            got=f"{scheme}://", fix="copy the file to this machine and name its path",
+        )  # fmt: skip
+    return _SCHEMES[scheme](url)
+
+
+def is_here(url: str) -> bool:
+    """Whether a source is on this machine: a path, or a URL that leads to one."""
+    scheme, separator, _ = url.partition("://")
+    return not separator or scheme.lower() in _SCHEMES
 
 
 def compression(path: Path) -> Compression:
@@ -175,7 +197,7 @@ def _package(url: str) -> Path:
                 got=path, fix="name the file by a file:// URL if it is meant",
             )  # fmt: skip
         candidates.append(path)
-    return next((path for path in candidates if path.is_file()), candidates[0])
+    return next((path for path in candidates if path.exists()), candidates[0])
 
 
 _SCHEMES: dict[str, Callable[[str], Path]] = {"file": _file, "package": _package}

@@ -10,7 +10,7 @@ import os
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal, Protocol, get_type_hints
@@ -42,11 +42,13 @@ class Context:
         out: empty at the start of each attempt; becomes the output's `data/`.
         scratch: survives failed and killed attempts, for resume points; gone after sealing.
         progress: call it as `progress(done, total, unit="pages", note="")`.
+        identity: what the fingerprint was made from: the config, and the sources by value.
     """
 
     out: Path
     scratch: Path
     progress: Callable[..., None]
+    identity: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -204,7 +206,8 @@ class Stage:
         work = store.work(address)
         try:
             store.open_work(address)
-            metrics = self.function(config, Context(work.out, work.scratch, progress), **inputs)
+            ctx = Context(work.out, work.scratch, progress, address.identity["identity"])
+            metrics = self.function(config, ctx, **inputs)
             metrics = _json_metrics(self.name, metrics)
             if self.check:
                 self.check(work.out, metrics)

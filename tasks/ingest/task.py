@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import codecs
+from collections import Counter
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -10,11 +10,14 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from tasks.core import sources
 from tasks.core.artifacts import RawCorpus
-from tasks.core.errors import InputError
+from tasks.core.errors import ConfigError
 from tasks.core.fingerprint import DigestCache, Runtime
 from tasks.core.stage import Context, stage
+from tasks.ingest.fetching import changed, fetch
+from tasks.ingest.kinds import refuse_content
+from tasks.ingest.listing import Entry, Listing, listed, name_of
 
-_UTF16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+_Source = Annotated[str, Field(min_length=1)]
 
 
 class IngestConfig(BaseModel):
@@ -22,47 +25,114 @@ class IngestConfig(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    source: Annotated[str, Runtime] = Field(
-        description="MediaWiki XML dump: a path, file:///path, or package://PACKAGE/inner/path"
+    source: Annotated[_Source | Annotated[tuple[_Source, ...], Field(min_length=1)], Runtime] = (
+        Field(
+            description="MediaWiki XML dumps, JSON lines, Parquet, text: a path, folder or pattern "
+            "(data/**/*.jsonl.gz), file:///path, package://PACKAGE/inner/path, https://, oss:// or "
+            "another URL that fsspec knows; or a list of these"
+        )
     )
     sha256: Annotated[str | None, Runtime] = Field(
-        None, pattern="^[0-9a-f]{64}$", description="The digest that the source must have"
+        None,
+        pattern="^[0-9a-f]{64}$",
+        description="The digest that the source, one file, must have",
     )
+
+    @property
+    def sources(self) -> tuple[str, ...]:
+        """All of them, in order."""
+        return (self.source,) if isinstance(self.source, str) else self.source
 
 
 def _label(config: IngestConfig, inputs: list[str]) -> str:
-    return Path(config.source).name.split(".")[0]
+    first, *more = config.sources
+    return f"{name_of(first)}-and-{len(more)}-more" if more else name_of(first)
 
 
 def _resolve(config: IngestConfig, digests: DigestCache) -> dict[str, Any]:
-    source = sources.describe(config.source, digests)
-    # Also asked here: a sealed copy is reused without being fetched again.
-    sources.require_digest(config.source, config.sha256, source.sha256)
-    return {"source": source.identity()}
+    """The files by what they hold: one as a table, several as a list."""
+    files = listed(config.sources).files
+    if config.sha256 and len(files) > 1:
+        raise ConfigError(
+            "A digest is asked of several files", where="ingest.sha256", expected="one file",
+            got=f"{len(files)} files", fix="leave ingest.sha256 out, or name one file",
+        )  # fmt: skip
+    found = [_by_value(entry, digests, config.sha256) for entry in files]
+    return {"source": found[0] if len(found) == 1 else found}
+
+
+def _by_value(entry: Entry, digests: DigestCache, sha256: str | None) -> dict[str, Any]:
+    known = {"name": entry.name, "bytes": entry.bytes}
+    if isinstance(entry.place, Path):
+        refuse_content(entry.place, entry.shown)
+        found = digests.sha256(entry.place)
+        # Also asked here: a sealed copy is reused without being fetched again.
+        sources.require_digest(entry.shown, sha256, found)
+        return {**known, "sha256": found}
+    if sha256:
+        return {**known, "sha256": sha256}
+    if not entry.state:
+        raise ConfigError(
+            "Nobody tells whether the source is the same another time", where=entry.shown,
+            expected="an ETag, a checksum or a date", got="a size at most",
+            fix="name the digest of this one file: ingest.sha256=…",
+        )  # fmt: skip
+    return {**known, "state": entry.state}
 
 
 @stage("ingest", version=1, output=RawCorpus, label=_label, resolve=_resolve)
 def ingest(config: IngestConfig, ctx: Context) -> dict[str, Any]:
-    """Copy the source as it came, and check the copy's digest."""
-    path = sources.locate(config.source)
-    check_kind(path)
-    sources.fetch(config.source, ctx.out / path.name, ctx.progress, config.sha256)
-    return {"bytes": path.stat().st_size, "compression": sources.compression(path)}
+    """Copy the sources as they came, and check the copies' digests."""
+    planned = ctx.identity["source"]
+    known = {file["name"]: file for file in (planned if isinstance(planned, list) else [planned])}
+    listing = listed(config.sources)
+    _require_same(listing, known)
+    total = sum(entry.bytes or 0 for entry in listing.files)
+    done, kinds, fetched = 0, Counter[str](), {}
+    for entry in listing.files:
+
+        def told(size: int, *_: Any, before: int = done, name: str = entry.name, **__: Any) -> None:
+            ctx.progress(before + size, total, unit="bytes", note=name)
+
+        dest = ctx.out / entry.name
+        dest.parent.mkdir(parents=True, exist_ok=True)
+        if isinstance(entry.place, Path):
+            found = sources.copy(entry.place, dest, told)
+        else:
+            found = fetched[entry.name] = fetch(entry, entry.place, dest, ctx.scratch, told)
+            sources.require_digest(entry.shown, config.sha256, found)
+        if found != known[entry.name].get("sha256", found):
+            raise changed(entry.shown, "other bytes")
+        refuse_content(dest, entry.shown)
+        kinds[sources.compression(dest)] += 1
+        done += dest.stat().st_size
+    if fetched:
+        # What was read over hours is what lies there now, or it may be a mixture.
+        _require_same(listed(config.sources), known)
+    return {
+        "bytes": done,
+        **_told(kinds),
+        **({"skipped": dict(listing.skipped)} if listing.skipped else {}),
+        **({"fetched": fetched} if fetched else {}),
+    }
 
 
-def check_kind(path: Path) -> None:
-    """Refuse what can be no XML dump, told by its first bytes.
+def _told(kinds: Counter[str]) -> dict[str, Any]:
+    if kinds.total() > 1:
+        return {"files": kinds.total(), "compression": dict(kinds)}
+    return {"compression": next(iter(kinds))}
+
+
+def _require_same(listing: Listing, known: dict[str, dict[str, Any]]) -> None:
+    """Refuse files that are not those of the plan.
 
     Raises:
-        InputError: neither bz2, gz, xz, zst nor plain XML.
+        InputError: one is new, gone or another.
     """
-    with open(path, "rb") as file:
-        head = file.read(64)
-    text = head.decode("utf-16" if head.startswith(_UTF16) else "utf-8-sig", "replace")
-    if sources.compression(path) == "none" and not text.lstrip().startswith("<"):
-        raise InputError(
-            "The source is of an unknown kind", where=path,
-            expected="a MediaWiki XML dump, plain or compressed with bz2, gz, xz or zst",
-            got=f"a file that begins with {head[:16]!r}",
-            fix="name a pages-articles dump",
-        )  # fmt: skip
+    now = {entry.name: entry for entry in listing.files}
+    for name in sorted(now.keys() ^ known.keys()):
+        raise changed(now[name].shown if name in now else name, "new" if name in now else "gone")
+    for name, entry in now.items():
+        state = known[name].get("state", entry.state)
+        if (entry.bytes, entry.state) != (known[name]["bytes"], state):
+            raise changed(entry.shown, "another size, ETag or date")
