@@ -8,7 +8,7 @@ import math
 import os
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from tasks.core.errors import ConfigError, InputError
 
 _BUFFER = 1 << 20
 _RACY_NANOSECONDS = 2_000_000_000
+_SAVE_SECONDS = 5.0
 _ABSENT = object()
 
 
@@ -122,25 +123,29 @@ class DigestCache:
         Raises:
             InputError: the file does not exist or is not a file.
         """
-        path = Path(os.path.realpath(path))
-        if not path.is_file():
-            raise InputError(
-                "A source file is missing", where=path, expected="a file", got="none",
-                fix="correct the path in the recipe",
-            )  # fmt: skip
-        before = path.stat()
-        key = [before.st_ino, before.st_size, before.st_mtime_ns]
+        return self.sha256_of([path])[0]
+
+    def sha256_of(self, paths: Iterable[Path | str]) -> list[str]:
+        """The SHA-256 of files, in their order; the cache is written every few seconds.
+
+        Raises:
+            InputError: a file does not exist or is not a file.
+        """
         with self._lock:
-            known = self._load().get(str(path))
-        if isinstance(known, list) and known[:-1] == key:
-            return str(known[-1])
-        value = sha256_file(path)
-        after = path.stat()
-        unchanged = [after.st_ino, after.st_size, after.st_mtime_ns] == key
-        # A file written within a clock tick of its hashing can change without a new mtime.
-        if unchanged and time.time_ns() - before.st_mtime_ns > _RACY_NANOSECONDS:
-            self._save(str(path), [*key, value])
-        return value
+            known = self._load()
+        found, new, saved = [], dict[str, Any](), time.monotonic()
+        for path in paths:
+            real = Path(os.path.realpath(path))
+            value, entry = _hashed(real, known.get(str(real)))
+            found.append(value)
+            if entry:
+                new[str(real)] = entry
+            if new and time.monotonic() - saved > _SAVE_SECONDS:
+                self._save(new)
+                new, saved = {}, time.monotonic()
+        if new:
+            self._save(new)
+        return found
 
     def _load(self) -> dict[str, Any]:
         try:
@@ -149,13 +154,33 @@ class DigestCache:
             return {}
         return table if isinstance(table, dict) else {}
 
-    def _save(self, path: str, entry: list[Any]) -> None:
+    def _save(self, entries: dict[str, Any]) -> None:
         with self._lock:
             self._path.parent.mkdir(parents=True, exist_ok=True)
-            text = json.dumps({**self._load(), path: entry}, indent=0)
+            text = json.dumps({**self._load(), **entries}, indent=0)
             temporary = self._path.with_name(f"{self._path.name}.{os.getpid()}.tmp")
             temporary.write_text(text, encoding="utf-8")
             os.replace(temporary, self._path)
+
+
+def _hashed(path: Path, known: Any) -> tuple[str, list[Any] | None]:
+    """A file's digest, and what to remember of it, if it is new and safe to remember."""
+    if not path.is_file():
+        raise InputError(
+            "A source file is missing", where=path, expected="a file", got="none",
+            fix="correct the path in the recipe",
+        )  # fmt: skip
+    before = path.stat()
+    key = [before.st_ino, before.st_size, before.st_mtime_ns]
+    if isinstance(known, list) and known[:-1] == key:
+        return str(known[-1]), None
+    value = sha256_file(path)
+    after = path.stat()
+    unchanged = [after.st_ino, after.st_size, after.st_mtime_ns] == key
+    # A file written within a clock tick of its hashing can change without a new mtime.
+    if unchanged and time.time_ns() - before.st_mtime_ns > _RACY_NANOSECONDS:
+        return value, [*key, value]
+    return value, None
 
 
 def _is_list(value: Any) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -57,27 +58,33 @@ def _resolve(config: IngestConfig, digests: DigestCache) -> dict[str, Any]:
             "A digest is asked of several files", where="ingest.sha256", expected="one file",
             got=f"{len(files)} files", fix="leave ingest.sha256 out, or name one file",
         )  # fmt: skip
-    found = [_by_value(entry, digests, config.sha256) for entry in files]
+    here = [entry.place for entry in files if isinstance(entry.place, Path)]
+    for entry in files:
+        if isinstance(entry.place, Path):
+            refuse_content(entry.place, entry.shown)
+    known = iter(digests.sha256_of(here))
+    found = [
+        {"name": entry.name, "bytes": entry.bytes, **_value(entry, known, config.sha256)}
+        for entry in files
+    ]
     return {"source": found[0] if len(found) == 1 else found}
 
 
-def _by_value(entry: Entry, digests: DigestCache, sha256: str | None) -> dict[str, Any]:
-    known = {"name": entry.name, "bytes": entry.bytes}
+def _value(entry: Entry, digests: Iterator[str], sha256: str | None) -> dict[str, str]:
     if isinstance(entry.place, Path):
-        refuse_content(entry.place, entry.shown)
-        found = digests.sha256(entry.place)
+        found = next(digests)
         # Also asked here: a sealed copy is reused without being fetched again.
         sources.require_digest(entry.shown, sha256, found)
-        return {**known, "sha256": found}
+        return {"sha256": found}
     if sha256:
-        return {**known, "sha256": sha256}
+        return {"sha256": sha256}
     if not entry.state:
         raise ConfigError(
             "Nobody tells whether the source is the same another time", where=entry.shown,
             expected="an ETag, a checksum or a date", got="a size at most",
             fix="name the digest of this one file: ingest.sha256=…",
         )  # fmt: skip
-    return {**known, "state": entry.state}
+    return {"state": entry.state}
 
 
 @stage("ingest", version=1, output=RawCorpus, label=_label, resolve=_resolve)
