@@ -1,12 +1,19 @@
-"""What all tests share: a model that several of them convert is built, for its proof, once."""
+"""What all tests share: models that are built, for their proof, once; a Dask cluster."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
+
+from megatron_bridge.launch.process import tied
 
 
 @pytest.fixture(autouse=True, scope="session")
@@ -28,3 +35,56 @@ def one_build_a_model() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(architecture, "build", once)
         yield
+
+
+class Cluster:
+    """A Dask scheduler on this machine, and workers that join it one by one."""
+
+    def __init__(self, folder: Path) -> None:
+        self.workers: list[subprocess.Popen[bytes]] = []
+        self._folder = folder
+        self._file = folder / "scheduler.json"
+        self._scheduler = self._start("scheduler", "--port", "0")
+        deadline = time.monotonic() + 60
+        while not self._file.exists() and time.monotonic() < deadline:
+            time.sleep(0.05)
+        self.address = json.loads(self._file.read_text())["address"]
+
+    def join(self, threads: int = 1, **environment: str) -> None:
+        """Start a worker."""
+        options = ("--nthreads", str(threads), "--no-nanny")
+        self.workers.append(self._start("worker", *options, **environment))
+
+    def end(self) -> None:
+        for process in (*self.workers, self._scheduler):
+            process.kill()
+            process.wait()
+
+    def _start(self, role: str, *options: str, **environment: str) -> subprocess.Popen[bytes]:
+        return tied(
+            [
+                *(sys.executable, "-m", "dask", role, "--host", "127.0.0.1", "--no-dashboard"),
+                *("--dashboard-address", "127.0.0.1:0", "--scheduler-file", str(self._file)),
+                *options,
+            ],
+            cwd=self._folder,
+            env={"PYTHONPATH": str(Path(__file__).parents[1]), **os.environ, **environment},
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+
+
+@pytest.fixture
+def dask_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[int], Cluster]]:
+    """What starts a cluster of so many workers, which ends with the test."""
+    clusters: list[Cluster] = []
+
+    def start(workers: int) -> Cluster:
+        clusters.append(Cluster(tmp_path_factory.mktemp("dask")))
+        for _ in range(workers):
+            clusters[-1].join()
+        return clusters[-1]
+
+    yield start
+    for cluster in clusters:
+        cluster.end()
