@@ -147,7 +147,7 @@ FILTERS: dict[str, Rule] = {
     ),
     "long_words": Rule("max_mean_word_length", lambda m, _: m.mean_word_length, True),
     "hashes": Rule("max_hashes", lambda m, _: m.per_word("#"), True),
-    "ellipses": Rule("max_ellipses", lambda m, _: m.per_word("…", "..."), True),
+    "ellipses": Rule("max_ellipses", lambda m, _: m.ellipses, True),
     "curly_brackets": Rule("max_curly_brackets", lambda m, _: m.per_word("{", "}"), True),
     "bullet_lines": Rule("max_bullet_lines", lambda m, _: m.bullet_lines),
     "ellipsis_lines": Rule("max_ellipsis_lines", lambda m, _: m.ellipsis_lines),

@@ -7,11 +7,12 @@ from functools import cached_property
 
 from tasks.clean.repetition import Repetition
 from tasks.clean.splitters import UNSPACED, Splitter, count_sentences
+from tasks.clean.words import Words, most_unspaced, words_of
 
 _LETTER = re.compile(r"[^\W\d_]")
 _LETTER_OR_DIGIT = re.compile(r"[^\W_]")
-_UNSPACED = re.compile(UNSPACED)
 _UNSPACED_RUN = re.compile(f"{UNSPACED}+")
+_LOREM_IPSUM = (b"orem ipsum", b"orem Ipsum", b"OREM IPSUM")
 WITHOUT_TERMINALS = ("th", "lo")
 _BLANK_LINES = re.compile(r"\n{2,}")
 _BULLETS = ("•", "-", "*", "–", "·")
@@ -44,26 +45,25 @@ class Measures:
         text: a cleaned document.
         language: a wiki's code, such as `en` or `zh-yue`.
         splitter: see `splitters`.
-        words: its words and marks, where a splitter has told them apart; else what lies between
-            spaces.
+        words: its words and marks, where a splitter has told them apart; else they are what lies
+            between spaces.
     """
 
     def __init__(
         self, text: str, language: str, splitter: Splitter, words: list[str] | None = None
     ) -> None:
         self.text, self.language, self.splitter = text, language, splitter
-        self._between_spaces = words is None
-        self._words = text.split() if words is None else words
+        self._split = words
         self._lines = text.split("\n")
 
     @cached_property
     def unspaced(self) -> int:
         """Characters of scripts that do not divide words, where those are much of the text."""
-        # A search for one character is twice as fast as for runs, and in most texts finds none.
-        if not _UNSPACED.search(self.text):
+        least = _UNSPACED_SHARE * len(self.text)
+        if most_unspaced(self._data) <= least:
             return 0
-        found = sum(map(len, _UNSPACED_RUN.findall(self.text)))
-        return found if found > _UNSPACED_SHARE * len(self.text) else 0
+        found = len(self.text) - sum(map(len, self._between))
+        return found if found > least else 0
 
     @cached_property
     def count(self) -> int:
@@ -73,38 +73,38 @@ class Measures:
         seldom stands alone.
         """
         if self.unspaced:
-            rest = _UNSPACED_RUN.sub(" ", self.text).split()
+            rest = " ".join(self._between).split()
             return self.unspaced // 2 + sum(1 for word in rest if _LETTER_OR_DIGIT.search(word))
-        if self._between_spaces:
-            return len(self._words)
-        return sum(1 for word in self._words if _LETTER_OR_DIGIT.search(word))
+        if self._split is None:
+            return len(self._spaced.hashes)
+        return sum(1 for word in self._split if _LETTER_OR_DIGIT.search(word))
 
     @cached_property
     def mean_word_length(self) -> float:
         """Characters a word; 0 where the script has no spaces."""
         if self.unspaced:
             return 0.0
-        spaces = self.text.count(" ") + self.text.count("\n")
-        return (len(self.text) - spaces) / max(1, self.count)
+        return (len(self.text) - self._spaced.blanks) / max(1, self.count)
 
     def unlettered_words(self, limit: float) -> float:
         """Share of words without a letter; of characters where the script has no spaces. If at most
         `limit`, a bound that is too."""
         if self.unspaced:
             # Vowel signs and the marks between Tibetan syllables are no letters by themselves.
-            rest = "".join(_UNSPACED_RUN.sub("", self.text).split())
+            rest = "".join("".join(self._between).split())
             lettered = self.unspaced + sum(map(str.isalpha, rest))
             return 1 - lettered / max(1, len(self._solid))
+        if self._split is None:
+            bound = 1 - self._spaced.lettered / max(1, self.count)
+            if bound <= limit:
+                return bound
         # `str.isalpha` settles most words at a fifth of a search's price.
-        bound = 1 - sum(map(str.isalpha, self._words)) / max(1, len(self._words))
-        if bound <= limit and self._between_spaces:
-            return bound
         lettered = sum(1 for word in self._words if word.isalpha() or _LETTER.search(word))
         return 1 - lettered / max(1, self.count)
 
     def per_word(self, *signs: str) -> float:
         """How often signs occur, a word."""
-        return sum(map(self.text.count, signs)) / max(1, self.count)
+        return sum(self._data.count(sign.encode()) for sign in signs) / max(1, self.count)
 
     def stop_words(self, enough: float) -> float:
         """How many different stop words occur, counted until they are enough; `enough` where none
@@ -114,10 +114,10 @@ class Measures:
             return enough
         found = 0
         # In prose the first words settle it.
-        for words in (self._words[:_SAMPLE_WORDS], self._words):
-            found = len(stops.intersection(map(str.lower, words)))
-            if found >= enough:
-                break
+        some = self._split or self.text.split(None, _SAMPLE_WORDS)
+        found = len(stops.intersection(map(str.lower, some[:_SAMPLE_WORDS])))
+        if found < enough:
+            found = len(stops.intersection(map(str.lower, self._words)))
         return found
 
     @cached_property
@@ -126,9 +126,14 @@ class Measures:
         return sum(line.lstrip().startswith(_BULLETS) for line in self._lines) / len(self._lines)
 
     @cached_property
+    def ellipses(self) -> float:
+        """How often ellipses occur, a word."""
+        return self.per_word(*_ELLIPSES)
+
+    @cached_property
     def ellipsis_lines(self) -> float:
         """Share of lines that end with an ellipsis."""
-        if not any(sign in self.text for sign in _ELLIPSES):
+        if not self.ellipses:
             return 0.0
         return sum(line.rstrip().endswith(_ELLIPSES) for line in self._lines) / len(self._lines)
 
@@ -149,7 +154,7 @@ class Measures:
     @cached_property
     def duplicate_paragraphs(self) -> tuple[float, float]:
         """The same for what blank lines divide."""
-        if "\n\n" not in self.text:
+        if "" not in self._lines[1:-1]:
             return 0.0, 0.0
         return _duplicates(_BLANK_LINES.split(self.text.strip()), len(self.text))
 
@@ -161,16 +166,33 @@ class Measures:
     def repetition(self) -> Repetition:
         """The shares of n-grams, of words between spaces: a mark is repeated with its word."""
         if self.unspaced:
-            return Repetition(self._solid, 2, len(self.text))
-        words = self._words if self._between_spaces else self.text.split()
-        return Repetition(words, 1, len(self.text))
+            return Repetition(self._solid, None, len(self.text))
+        return Repetition(self.text, self._spaced, len(self.text))
 
     @cached_property
     def lorem_ipsum(self) -> int:
         """How often the printers' dummy text begins."""
-        if not any(words in self.text for words in ("orem ipsum", "orem Ipsum", "OREM IPSUM")):
+        if not any(words in self._data for words in _LOREM_IPSUM):
             return 0
         return self.text.lower().count("lorem ipsum")
+
+    @cached_property
+    def _data(self) -> bytes:
+        """The text in UTF-8, in which signs are found faster."""
+        return self.text.encode("utf-8", "surrogatepass")
+
+    @cached_property
+    def _spaced(self) -> Words:
+        return words_of(self._data)
+
+    @cached_property
+    def _between(self) -> list[str]:
+        """What stands between runs of characters of unspaced scripts."""
+        return _UNSPACED_RUN.split(self.text)
+
+    @cached_property
+    def _words(self) -> list[str]:
+        return self.text.split() if self._split is None else self._split
 
     @cached_property
     def _solid(self) -> str:

@@ -14,6 +14,7 @@ from functools import cached_property
 from typing import Any
 
 from tasks.clean.grams import MIX, grams
+from tasks.clean.words import Words
 
 _SHORTEST_REPEAT = 5
 
@@ -22,15 +23,14 @@ class Repetition:
     """The n-grams of one document.
 
     Args:
-        units: words, or a string of characters for a script that does not divide words.
-        per_word: units a word: 1, or 2 characters.
+        text: what its units are counted in: where words is None, characters without spaces.
+        words: its words, which are then the units. Two characters count as much as a word.
         length: characters of the document, of which the shares are taken.
     """
 
-    def __init__(self, units: Sequence[str], per_word: int, length: int) -> None:
-        self._units, self._per_word, self._length = units, per_word, length
-        # Words are joined by spaces, characters are not.
-        self._joint = " " if per_word == 1 else ""
+    def __init__(self, text: str, words: Words | None, length: int) -> None:
+        self._text, self._words, self._length = text, words, length
+        self._per_word = 2 if words is None else 1
 
     def top_share(self, n: int, limit: float) -> float:
         """Share of characters in the most frequent n-gram, times its count; if at most `limit`,
@@ -46,7 +46,7 @@ class Repetition:
             n: at least 5 words.
             limit: the largest share that passes.
         """
-        bound = self._repeats * self._longest(_SHORTEST_REPEAT) / self._length
+        bound = self._repeats * self._longest_repeat / self._length
         if bound > limit:
             bound = self._repeated / self._length
         if bound <= limit:
@@ -56,23 +56,23 @@ class Repetition:
 
     @cached_property
     def _hashes(self) -> Any:
-        """One 64-bit number a unit. Python's hashes differ from run to run and may collide: that
-        only raises a bound, and what is above the limit is counted by the words themselves."""
+        """One 64-bit number a unit. They may collide: that only raises a bound, and what is above
+        the limit is counted by the words themselves."""
         import numpy as np
 
-        if isinstance(self._units, str):
-            codes = np.frombuffer(self._units.encode("utf-32-le", "surrogatepass"), np.uint32)
-            return codes.astype(np.uint64) * np.uint64(MIX)
-        hashes = np.fromiter(map(hash, self._units), np.int64, count=len(self._units))
-        return hashes.view(np.uint64)
+        if self._words is not None:
+            return self._words.hashes
+        codes = np.frombuffer(self._text.encode("utf-32-le", "surrogatepass"), np.uint32)
+        return codes.astype(np.uint64) * np.uint64(MIX)
 
     @cached_property
-    def _lengths(self) -> Any:
+    def _ends(self) -> Any:
+        """Where each unit ends in the text; of words no less than the characters before."""
         import numpy as np
 
-        if isinstance(self._units, str):
-            return np.ones(len(self._units), np.int64)
-        return np.fromiter(map(len, self._units), np.int64, count=len(self._units))
+        if self._words is None:
+            return np.arange(len(self._text) + 1)
+        return np.concatenate(([0], np.cumsum(self._words.lengths + 1)))
 
     @cached_property
     def _most_frequent(self) -> int:
@@ -87,11 +87,12 @@ class Repetition:
 
     def _longest(self, n: int) -> int:
         """Most characters in any n neighbouring words, with the spaces between them."""
-        import numpy as np
-
         size = n * self._per_word
-        ends = np.concatenate(([0], np.cumsum(self._lengths + len(self._joint))))
-        return int((ends[size:] - ends[:-size]).max(initial=0))
+        return int((self._ends[size:] - self._ends[:-size]).max(initial=0))
+
+    @cached_property
+    def _longest_repeat(self) -> int:
+        return self._longest(_SHORTEST_REPEAT)
 
     @cached_property
     def _repeats(self) -> int:
@@ -114,13 +115,18 @@ class Repetition:
         order = found.argsort(kind="stable")
         found = found[order]
         again = order[1:][found[1:] == found[:-1]]
-        covered = np.zeros(len(self._units), bool)
+        covered = np.zeros(len(self._hashes), bool)
         for offset in range(size):
             covered[again + offset] = True
-        return int(self._lengths[covered].sum())
+        return int(covered.sum() if self._words is None else self._words.lengths[covered].sum())
+
+    @property
+    def _units(self) -> Sequence[str]:
+        return self._text.split() if self._words else self._text
 
     def _exact_top(self, size: int) -> int:
-        units, joint = self._units, self._joint
+        # Words are joined by spaces, characters are not.
+        units, joint = self._units, " " if self._words else ""
         counts = Counter(
             joint.join(units[start : start + size]) for start in range(len(units) - size + 1)
         )

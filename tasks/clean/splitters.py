@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from functools import cache
+from itertools import islice
 from typing import Any, Literal
 
 from tasks.core import punkt
@@ -54,9 +55,9 @@ def count_sentences(text: str, language: str, enough: int, splitter: Splitter = 
 
     A line break ends a sentence: it ends a paragraph here.
     """
-    lines = [line for line in text.split("\n") if line.strip()]
     # Each line holds at least one. That settles nearly every article without a splitter, and
     # without importing one.
+    lines = list(islice(filter(str.strip, text.split("\n")), enough))
     count = len(lines)
     for line in lines:
         if count >= enough:

@@ -19,6 +19,7 @@ from tasks.clean.filters import FILTERS, Thresholds, Verdict, reason_to_drop
 from tasks.clean.measures import Measures
 from tasks.clean.repetition import Repetition
 from tasks.clean.splitters import count_sentences, require, split_words
+from tasks.clean.words import words_of
 from tasks.core.errors import ConfigError
 
 DEFAULTS = Thresholds()
@@ -149,29 +150,31 @@ def test_prose_stays(limits: Thresholds) -> None:
 
 def test_shares_of_n_grams_are_those_of_gopher() -> None:
     # By hand: "a b" stands three times, 3 characters each, in 23.
-    words = "a b c a b d a b e f g h".split()
-    repetition = Repetition(words, 1, 23)
-    assert repetition.top_share(2, 0) == pytest.approx(9 / 23)
+    assert _of_words("a b c a b d a b e f g h").top_share(2, 0) == pytest.approx(9 / 23)
     # After "a b c d e" comes the same again: 5 characters of letters in 25 with spaces.
-    words = "a b c d e x a b c d e y z".split()
-    assert Repetition(words, 1, 25).repeated_share(5, 0) == pytest.approx(5 / 25)
-    assert Repetition(words, 1, 25).repeated_share(6, 0) == 0
+    repetition = _of_words("a b c d e x a b c d e y z")
+    assert repetition.repeated_share(5, 0) == pytest.approx(5 / 25)
+    assert repetition.repeated_share(6, 0) == 0
     # Two characters a word: the ten characters stand twice, and not as more.
     text = "長城是中国古代的軍事。長城是中国古代的軍事、"
-    assert Repetition(text, 2, len(text)).repeated_share(5, 0) == pytest.approx(10 / len(text))
+    assert Repetition(text, None, len(text)).repeated_share(5, 0) == pytest.approx(10 / len(text))
 
 
 def test_bounds_never_change_a_verdict() -> None:
     chance = random.Random(5)
     for _ in range(300):
-        words = chance.choices("a bb ccc dddd e".split() + [str(n) for n in range(60)], k=80)
+        words = chance.choices("a bb ccc dddd é".split() + [str(n) for n in range(60)], k=80)
         words += words[: chance.randrange(40)]
-        length = len(" ".join(words))
+        repetition = _of_words(" ".join(words))
         for n in range(2, 11):
             share = Repetition.top_share if n < 5 else Repetition.repeated_share
-            exact = share(Repetition(words, 1, length), n, -1)
+            exact = share(repetition, n, -1)
             limit = chance.random() / 3
-            assert (share(Repetition(words, 1, length), n, limit) > limit) == (exact > limit)
+            assert (share(repetition, n, limit) > limit) == (exact > limit)
+
+
+def _of_words(text: str) -> Repetition:
+    return Repetition(text, words_of(text.encode()), len(text))
 
 
 def test_other_languages_are_not_asked_for_english_words() -> None:
