@@ -12,9 +12,10 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
+from itertools import takewhile
 from pathlib import Path, PurePosixPath
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 from megatron_bridge.sources import filesystem
 from megatron_bridge.sources.address import Address, parse
@@ -88,13 +89,15 @@ def listed(given: Sequence[str]) -> Listing:
 
 def name_of(source: str) -> str:
     """What a source is called: the last part of its path before any `*`, without its endings."""
-    path = source.partition("://")[2] if "://" in source else source
-    if not sources.is_here(source):
+    path = source
+    if "://" in source:
         parts = urlsplit(source)
-        path = f"{parts.netloc.rpartition('@')[2]}/{parts.path}"
-    last = [part for part in path.split("/") if part not in ("", ".", "..")]
-    named = next((part for part in reversed(last) if not _MAGIC.search(part)), "")
-    return re.sub(r"[^\w.-]+", "-", named).strip("-.").split(".")[0] or "source"
+        quoted = parts.scheme in ("file", "http", "https")
+        inner = unquote(parts.path) if quoted else parts.path
+        path = f"{parts.netloc.rpartition('@')[2]}/{inner}"
+    before = takewhile(lambda part: not _MAGIC.search(part), path.split("/"))
+    named = [part for part in before if part not in ("", ".", "..")] or [""]
+    return re.sub(r"[^\w.-]+", "-", named[-1]).strip("-.").split(".")[0] or "source"
 
 
 def _found(source: str, skipped: Counter[str]) -> list[Entry]:

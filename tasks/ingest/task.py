@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic_core import PydanticCustomError
 
 from tasks.core import sources
 from tasks.core.artifacts import RawCorpus
@@ -18,7 +19,12 @@ from tasks.ingest.fetching import changed, fetch
 from tasks.ingest.kinds import refuse_content
 from tasks.ingest.listing import Entry, Listing, listed, name_of
 
-_Source = Annotated[str, Field(min_length=1)]
+
+def _some(value: Any) -> Any:
+    given = value if isinstance(value, list | tuple) else [value]
+    if given and all(isinstance(one, str) and one for one in given):
+        return value
+    raise PydanticCustomError("sources", "a path, a URL, or a list of these")
 
 
 class IngestConfig(BaseModel):
@@ -26,12 +32,10 @@ class IngestConfig(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    source: Annotated[_Source | Annotated[tuple[_Source, ...], Field(min_length=1)], Runtime] = (
-        Field(
-            description="MediaWiki XML dumps, JSON lines, Parquet, text: a path, folder or pattern "
-            "(data/**/*.jsonl.gz), file:///path, package://PACKAGE/inner/path, https://, oss:// or "
-            "another URL that fsspec knows; or a list of these"
-        )
+    source: Annotated[str | tuple[str, ...], BeforeValidator(_some), Runtime] = Field(
+        description="MediaWiki XML dumps, JSON lines, Parquet, text: a path, folder or pattern "
+        "(data/**/*.jsonl.gz), file:///path, package://PACKAGE/inner/path, https://, oss:// or "
+        "another URL that fsspec knows; or a list of these"
     )
     sha256: Annotated[str | None, Runtime] = Field(
         None,

@@ -1,0 +1,189 @@
+"""Sources elsewhere: fetched once, resumed by ranges, and never another file than was listed."""
+
+from __future__ import annotations
+
+import hashlib
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import fsspec
+import pytest
+
+from tasks.core.errors import ConfigError, InputError, RetryableError
+from tasks.core.store import Store
+from tasks.ingest import fetching
+from tasks.ingest.task import IngestConfig, ingest
+
+DATA = b"".join(b'{"text": "row %d"}\n' % number for number in range(20_000))
+DIGEST = hashlib.sha256(DATA).hexdigest()
+
+
+@pytest.fixture(autouse=True)
+def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fetching, "_BLOCK", 1 << 16)
+
+
+def _build(tmp_path: Path, *source: str, **config: Any) -> Any:
+    given = source[0] if len(source) == 1 else source
+    return ingest.build(Store(tmp_path / "store"), IngestConfig(source=given, **config))
+
+
+def test_one_file_of_a_web_server(host: Any, tmp_path: Path) -> None:
+    host.files["/a/rows.jsonl"] = DATA
+    url = f"{host.url}/a/rows.jsonl?signature=geheim".replace("//", "//anna:geheim@")
+    outcome = _build(tmp_path, url)
+    artifact = outcome.artifact
+    assert [path.name for path in artifact.files] == ["rows.jsonl"]
+    assert artifact.files[0].read_bytes() == DATA
+    assert artifact.metrics == {
+        "bytes": len(DATA), "compression": "none", "fetched": {"rows.jsonl": DIGEST}
+    }  # fmt: skip
+    assert artifact.record.identity["identity"] == {
+        "source": {
+            "name": "rows.jsonl",
+            "bytes": len(DATA),
+            "state": f'"{hashlib.md5(DATA).hexdigest()}"',
+        }
+    }
+    told = (artifact.path / "artifact.json").read_text()
+    assert "geheim" not in told.replace(" ".join(sys.argv), "")
+    # A look a listing, three of them, and the rest is content.
+    assert host.sent["/a/rows.jsonl"] <= len(DATA) + 32
+    assert _build(tmp_path, url.replace("geheim", "andere")).state == "Reused"
+
+
+def test_a_digest_makes_it_the_same_as_a_file_here(host: Any, tmp_path: Path) -> None:
+    host.files["/rows.jsonl"], host.tells_etag = DATA, False
+    with pytest.raises(ConfigError, match=r"ingest.sha256=…"):
+        _build(tmp_path, f"{host.url}/rows.jsonl")
+    with pytest.raises(InputError, match="not the file that was asked for"):
+        _build(tmp_path, f"{host.url}/rows.jsonl", sha256="0" * 64)
+    there = _build(tmp_path, f"{host.url}/rows.jsonl", sha256=DIGEST)
+    (tmp_path / "rows.jsonl").write_bytes(DATA)
+    here = _build(tmp_path, str(tmp_path / "rows.jsonl"))
+    assert (there.state, here.state) == ("Built", "Reused")
+
+
+@pytest.mark.parametrize("ranges", [True, False])
+def test_a_connection_that_breaks(host: Any, tmp_path: Path, ranges: bool) -> None:
+    host.files["/rows.jsonl"], host.gives_ranges = DATA, ranges
+    host.drops_after, host.drops = 40_000, 2
+    assert _build(tmp_path, f"{host.url}/rows.jsonl").artifact.files[0].read_bytes() == DATA
+    assert host.drops == 0
+    again = 0 if ranges else 2 * 40_000
+    assert host.sent["/rows.jsonl"] <= len(DATA) * (1 if ranges else 4) + again + 32
+
+
+def test_what_had_arrived_is_not_fetched_again(host: Any, tmp_path: Path) -> None:
+    host.files |= {"/a.jsonl": DATA, "/b.jsonl": DATA}
+    urls = [f"{host.url}/a.jsonl", f"{host.url}/b.jsonl"]
+    host.drops_after, host.drops = 150_000, 10**9
+    fetched = fetching._by_ranges
+
+    def dying(address: Any, size: int, part: Path, progress: Any) -> None:
+        def told(done: int) -> None:
+            if "b.jsonl" in address.url and done > 200_000:
+                raise KeyboardInterrupt
+            progress(done)
+
+        fetched(address, size, part, told)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(fetching, "_by_ranges", dying)
+        with pytest.raises(KeyboardInterrupt):
+            _build(tmp_path, *urls)
+    artifact = _build(tmp_path, *urls).artifact
+    assert [path.read_bytes() for path in artifact.files] == [DATA, DATA]
+    assert [file.path for file in artifact.record.files] == ["00-a/a.jsonl", "01-b/b.jsonl"]
+    assert host.sent["/a.jsonl"] <= len(DATA) + 64
+    assert host.sent["/b.jsonl"] <= len(DATA) + (1 << 16) + 64
+    assert not list(artifact.path.glob("work*"))
+
+
+@pytest.mark.parametrize("ranges", [True, False])
+@pytest.mark.parametrize("after", [2, 4])
+def test_a_file_that_changes_is_an_error(
+    host: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ranges: bool, after: int
+) -> None:
+    host.files["/rows.jsonl"], host.gives_ranges = DATA, ranges
+    asked = list.append
+
+    class Changing(list):  # type: ignore[type-arg]
+        def append(self, one: object) -> None:
+            asked(self, one)
+            if len(self) == after:
+                host.files["/rows.jsonl"] = DATA.replace(b"7", b"8")
+
+    host.ranges = Changing()
+    with pytest.raises(InputError, match="changed"):
+        _build(tmp_path, f"{host.url}/rows.jsonl")
+
+
+def test_servers_that_do_not_give_it(host: Any, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="no such file"):
+        _build(tmp_path, f"{host.url}/nothing?sig=geheim")
+    with pytest.raises(InputError, match="does not list its files"):
+        _build(tmp_path, f"{host.url}/data/*.jsonl")
+    with pytest.raises(InputError, match="does not list its files"):
+        _build(tmp_path, f"{host.url}/data/")
+    with pytest.raises(RetryableError, match="failed"):
+        _build(tmp_path, "http://127.0.0.1:9/rows.jsonl")
+
+
+def test_any_filesystem_has_folders_and_patterns(tmp_path: Path) -> None:
+    fs = fsspec.filesystem("memory")
+    for name in ("a/1.jsonl", "a/b/2.jsonl", "a/.hidden", "c.txt"):
+        fs.pipe(f"/ingested/{name}", name.encode())
+    fs.touch("/ingested/a/empty")
+    artifact = _build(tmp_path, "memory://ingested").artifact
+    assert [file.path for file in artifact.record.files] == [
+        "00-ingested/a/1.jsonl", "00-ingested/a/b/2.jsonl", "00-ingested/c.txt"
+    ]  # fmt: skip
+    assert artifact.metrics["skipped"] == {"hidden": 1, "empty": 1}
+    pattern = _build(tmp_path, "memory://ingested/**/*.jsonl").artifact
+    assert [path.read_text() for path in pattern.files] == ["a/1.jsonl", "a/b/2.jsonl"]
+    (one,) = _build(tmp_path, "memory://ingested/*/*.jsonl").artifact.files
+    assert (one.name, one.read_text()) == ("1.jsonl", "a/1.jsonl")
+    with pytest.raises(InputError, match="No file matches"):
+        _build(tmp_path, "memory://ingested/*.parquet")
+    with pytest.raises(InputError, match="no such file"):
+        _build(tmp_path, "memory://elsewhere/x")
+
+
+def test_oss(bucket: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("ossfs", reason="ossfs is not installed (the extra `oss`)")
+    bucket.files |= {
+        "/bucket/wiki/": b"", "/bucket/wiki/a.jsonl": DATA, "/bucket/wiki/sub/b#1.jsonl": b"b",
+        "/bucket/wiki2/c.jsonl": b"c",
+    }  # fmt: skip
+    artifact = _build(tmp_path, "oss://bucket/wiki").artifact
+    assert [path.read_bytes() for path in artifact.files] == [DATA, b"b"]
+    assert artifact.record.files[1].path == "00-wiki/sub/b#1.jsonl"
+    states = [file["state"] for file in artifact.record.identity["identity"]["source"]]
+    assert states == [hashlib.md5(data).hexdigest().upper() for data in (DATA, b"b")]
+    (one,) = _build(tmp_path, "oss://bucket/wiki/*.jsonl").artifact.files
+    assert one.read_bytes() == DATA
+    (two,) = _build(tmp_path, "oss://bucket/wiki2/c.jsonl").artifact.files
+    assert two.read_bytes() == b"c"
+    monkeypatch.setenv("OSS_ACCESS_KEY_ID", "another")
+    with pytest.raises(InputError, match=r"not given.*AccessDenied") as error:
+        _build(tmp_path, "oss://bucket/wiki")
+    assert "geheim" not in str(error.value)
+
+
+def test_a_plan_of_files_here_loads_no_client(tmp_path: Path) -> None:
+    (tmp_path / "x.txt").write_text("x")
+    code = (
+        "import sys\nfrom pathlib import Path\nfrom tasks.core.fingerprint import DigestCache\n"
+        "from tasks.ingest.task import IngestConfig, ingest\n"
+        f"config = IngestConfig(source={str(tmp_path / 'x.txt')!r})\n"
+        f"ingest.fingerprint(config, [], DigestCache(Path({str(tmp_path / 'digests')!r})))\n"
+        "print({'torch', 'prefect', 'fsspec', 'aiohttp', 'oss2'} & set(sys.modules))"
+    )
+    root = Path(__file__).parents[2]
+    found = subprocess.run(
+        [sys.executable, "-c", code], cwd=root, capture_output=True, text=True, check=True
+    )
+    assert found.stdout.strip() == "set()"
