@@ -69,7 +69,11 @@ class Prepared:
 
 
 def prepare(
-    source: Path, out: Path, chosen: str | None = None, pattern: str | None = None
+    source: Path,
+    out: Path,
+    chosen: str | None = None,
+    pattern: str | None = None,
+    as_megatron: bool = False,
 ) -> Prepared:
     """Write a tokenizer into a folder, as workers load it.
 
@@ -80,6 +84,7 @@ def prepare(
         out: a folder; gets tokenizer.json, tokenizer.model or `slow/`.
         chosen: the end-of-document token, where the rule shall not decide.
         pattern: how a tiktoken file's texts are split, where the file is not a known one.
+        as_megatron: take the tokenizer's `eos_token`, as Megatron-LM does, before the rule.
 
     Raises:
         InputError: no tokenizer, none that makes tokens of texts, none for this model, or none with
@@ -94,6 +99,7 @@ def prepare(
     size = max(len(vocabulary), max(vocabulary.values()) + 1)
     vocab_size = _vocab_size(source) or size
     check_ids(vocabulary, vocab_size, source)
+    chosen = chosen or (read.eos_token if as_megatron else None)
     token, number = end_of_document(vocabulary, read.eos_token, chosen)
     return Prepared(spec, read.kind, size, vocab_size, number, token, encoder.around())
 

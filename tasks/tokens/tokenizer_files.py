@@ -57,7 +57,7 @@ def _folder(folder: Path, out: Path, pattern: str | None) -> Read:
         slow = out / auto_tokenizer.SLOW
         if slow.is_dir():
             return Read(facts["kind"], "slow", slow, facts["eos_token"])
-        return _fast(facts["kind"], out / "tokenizer.json", facts["eos_token"])
+        return Read(facts["kind"], "hugging_face", out / "tokenizer.json", facts["eos_token"])
     for name in ("tokenizer.json", "vocab.json", "tekken.json"):
         if name in names:
             return _file(folder / name, out, pattern)
@@ -87,32 +87,21 @@ def _file(file: Path, out: Path, pattern: str | None) -> Read:
         if not ranks.is_tiktoken(head):
             return _sentencepiece(file, out)
         ranks.from_tiktoken(file, pattern).save(str(target))
-        return _fast("tiktoken", target, None)
+        return Read("tiktoken", "hugging_face", target, None)
     described = read_json(file)
     # Both words are tokens in GPT-2's vocabulary, too.
     if isinstance(described, dict) and isinstance(described.get("model"), dict):
-        shutil.copyfile(file, target)
-        return _fast("tokenizer.json", target, _eos_beside(file))
+        uncut = {**described, "padding": None, "truncation": None}
+        if uncut == described:
+            shutil.copyfile(file, target)
+        else:
+            target.write_text(json.dumps(uncut, ensure_ascii=False, indent=1), encoding="utf-8")
+        return Read("tokenizer.json", "hugging_face", target, _eos_beside(file))
     if isinstance(described, dict) and not isinstance(described.get("config"), dict):
         _gpt2(file).save(str(target))
-        return _fast("vocab.json and merges.txt", target, None)
+        return Read("vocab.json and merges.txt", "hugging_face", target, None)
     ranks.from_table(file, described, pattern).save(str(target))
-    return _fast("table of ranks", target, "</s>")
-
-
-def _fast(kind: str, file: Path, eos_token: str | None) -> Read:
-    try:
-        tokenizer = Tokenizer.from_file(str(file))
-    except Exception as error:  # the library raises no narrower one
-        raise InputError(
-            "A tokenizer.json cannot be read", where=file,
-            expected="one that the installed tokenizers library knows", got=error,
-        ) from error  # fmt: skip
-    if tokenizer.padding or tokenizer.truncation:
-        tokenizer.no_padding()
-        tokenizer.no_truncation()
-        tokenizer.save(str(file))
-    return Read(kind, "hugging_face", file, eos_token)
+    return Read("table of ranks", "hugging_face", target, "</s>")
 
 
 def _sentencepiece(file: Path, out: Path) -> Read:
@@ -121,7 +110,8 @@ def _sentencepiece(file: Path, out: Path) -> Read:
     except ImportError as error:
         raise InputError(
             "A SentencePiece model needs a package that is not installed", where=file,
-            expected="sentencepiece", got="no such package", fix="pip install megaline[tokenizers]",
+            expected="sentencepiece", got="no such package",
+            fix="pip install megaline[sentencepiece]",
         ) from error  # fmt: skip
     try:
         processor = sentencepiece.SentencePieceProcessor(model_file=str(file))

@@ -8,6 +8,7 @@ import random
 import numpy as np
 from tokenizers import Tokenizer
 
+from tasks.core.errors import InputError
 from tasks.tokens.encoders import SOME_TOKENS, Ids, Lengths, Name, Spec, between, joined
 
 
@@ -47,11 +48,21 @@ class HuggingFace:
 
 
 def load(spec: Spec) -> HuggingFace:
-    """Read a tokenizer.json."""
+    """Read a tokenizer.json.
+
+    Raises:
+        InputError: the library does not know what is in it.
+    """
     # A worker is one processor. And a process that has used the library's own threads complains on
     # the terminal at each child it starts.
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-    tokenizer = Tokenizer.from_file(str(spec.file))
+    try:
+        tokenizer = Tokenizer.from_file(str(spec.file))
+    except Exception as error:  # the library raises no narrower one
+        raise InputError(
+            "A tokenizer.json cannot be read", where=spec.file,
+            expected="one that the installed tokenizers library knows", got=error,
+        ) from error  # fmt: skip
     tokenizer.no_padding()
     tokenizer.no_truncation()
     return HuggingFace(tokenizer)

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tasks.tokens.encoders import Spec, Unsuited, byte_level
+from tasks.tokens.encoders import Spec, Unsuited, byte_level, unsuited
 from tasks.tokens.encoders.routing import Routed, any_of
 
 GPT2 = r"'(?:[sdmt]|ll|ve|re)| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
@@ -95,9 +95,7 @@ def _is_nfc(described: dict[str, Any]) -> bool:
 def _encode(encoding: Any, nfc: bool, text: str) -> NDArray[np.uint32]:
     if nfc:
         text = unicodedata.normalize("NFC", text)
-    try:
+    # Its regular expressions end at some 500,000 characters of whitespace in a row.
+    with unsuited("tiktoken failed"):
         ids: NDArray[np.uint32] = encoding.encode_to_numpy(text, disallowed_special=())
-    except ValueError as error:
-        # Its regular expressions end at some 100,000 characters of whitespace in a row.
-        raise Unsuited(str(error)) from error
     return ids
