@@ -38,14 +38,17 @@ def rows(
         with parquet.ParquetFile(path, buffer_size=_BUFFER, pre_buffer=False) as file:
             names = _columns(file.schema_arrow, fields, path)
             total, done = file.metadata.num_rows, 0
-            for batch in file.iter_batches(
-                _rows_at_a_time(file.metadata, names), columns=names, use_threads=threads > 1
-            ):
-                columns = [_values(batch, name) for name in names]
-                for row in zip(*columns, strict=True):
-                    yield Raw(done, done + 1, packed(dict(zip(names, row, strict=True))))
-                    done += 1
-                progress(size * done // total)
+            most = _rows_at_a_time(file.metadata, names)
+            # Group by group: what stands before a damaged one is whole.
+            for group in range(file.num_row_groups):
+                for batch in file.iter_batches(
+                    most, [group], columns=names, use_threads=threads > 1
+                ):
+                    columns = [_values(batch, name) for name in names]
+                    for row in zip(*columns, strict=True):
+                        yield Raw(done, done + 1, packed(dict(zip(names, row, strict=True))))
+                        done += 1
+                    progress(size * done // total)
     except pyarrow.ArrowException as error:
         raise OSError(f"{error}") from error
 

@@ -249,11 +249,17 @@ def _name(row: dict[str, Any], field: str) -> str:
         return ""
     if isinstance(value, str | int) and not isinstance(value, bool):
         return str(value)
-    raise ValueError(f"the field `{field}` holds {_kind(value)} and neither text nor number")
+    raise ValueError(f"the field `{field}` holds {_kind(value)} and neither text nor whole number")
 
 
 def _kind(value: Any) -> str:
-    kinds = {dict: "a table", list: "a list", str: "a text", type(None): "null", bool: "a truth"}
+    kinds = {
+        dict: "a table",
+        list: "a list",
+        str: "a text",
+        type(None): "null",
+        bool: "a truth value",
+    }
     return kinds.get(type(value), "a number")
 
 
