@@ -1,147 +1,296 @@
-"""Documents in JSON lines to token ids, a range of a shard at a time. Workers load no torch.
+"""A block of JSON lines to token ids: what one worker does, and seals. No torch, no transformers.
 
 What a document's ids are, in which split it lies, and in which order it comes depend on nothing
-but the document, the tokenizer and the place in its shard; so not on the number of workers.
+but the document, the tokenizer and its place in the corpus; so not on the number of workers.
 """
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import json
 import os
+import shutil
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from tempfile import mkdtemp
+from typing import Any, BinaryIO
 
 import numpy as np
-from tokenizers import Tokenizer
+import orjson
+from numpy.typing import NDArray
 
-from tasks.tokens.indexed import Ids, best_dtype
+from tasks.core import punkt
+from tasks.tokens.encoders import Ids, Spec, load
+from tasks.tokens.indexed import CODES, Writer
+from tasks.tokens.lines import Block, Line, lines, parse
 
 SPLITS = ("train", "validation", "test")
-RANGE_BYTES = 1 << 18
-"""One batch of the tokenizer: its encodings take some fifty times the text's bytes."""
+BATCH_BYTES = 1 << 18
+"""One batch of the tokenizer: its encodings can take some fifty times the text's bytes."""
+
+_SENTENCES_OF = 1_000_000
+"""Characters that Megatron-LM's tool splits into sentences at a time."""
+
+_CARRIED = ("id", "title", "revision", "source", "range")
 
 
 @dataclass(frozen=True)
-class Rules:
-    """What decides on ids and splits.
+class Splits:
+    """How documents are dealt to train, validation and test.
 
     Attributes:
-        tokenizer: a tokenizer.json.
-        sha256: its digest.
-        vocab_size: the model's.
-        end_of_document: the id that ends each document.
         validation: share of the documents, 0 to 1.
         test: share of the documents, 0 to 1.
         seed: another one deals the documents differently.
     """
 
-    tokenizer: Path
-    sha256: str
-    vocab_size: int
-    end_of_document: int
     validation: float
     test: float
     seed: int
 
+    def of(self, identifier: str) -> str:
+        """The split of a document: by a hash of its id, so always the same, and only one."""
+        digest = hashlib.sha256(f"{self.seed}:{identifier}".encode()).digest()
+        share = int.from_bytes(digest[:8], "big") / 2**64
+        if share < self.test:
+            return "test"
+        return "validation" if share < self.test + self.validation else "train"
+
 
 @dataclass(frozen=True)
-class Range:
-    """The lines of a shard that begin at bytes `start` to `stop`."""
+class Job:
+    """What decides on the bytes.
 
-    shard: Path
-    start: int
-    stop: int
+    Attributes:
+        spec: the encoder.
+        code: Megatron's number for the format of an id.
+        end_of_document: the id after each document that has any; none without it.
+        keys: fields of a line that hold its texts.
+        sentences: whether each sentence is a sequence of its own.
+        around: the special tokens before and after each sequence's ids.
+        splits: where given, the one key's documents go to splits and are listed by id; else each
+            key's go to a dataset of its own.
+    """
+
+    spec: Spec
+    code: int
+    end_of_document: int | None
+    keys: tuple[str, ...] = ("text",)
+    sentences: bool = False
+    around: tuple[tuple[int, ...], tuple[int, ...]] = ((), ())
+    splits: Splits | None = None
+
+    @property
+    def datasets(self) -> tuple[str, ...]:
+        """Names of the datasets that are written."""
+        return SPLITS if self.splits else self.keys
+
+    def identity(self) -> dict[str, Any]:
+        """As JSON: where it is equal, so are the bytes."""
+        told = asdict(self)
+        told["spec"] = {"sha256": self.spec.sha256, "own": self.spec.own}
+        return told
 
 
 @dataclass
-class Encoded:
-    """A range's documents in order, and what was set aside."""
+class Documents:
+    """A batch: per document its sequences' texts by key, and what is noted of it."""
 
-    ids: Ids = field(default_factory=lambda: np.empty(0, np.uint16))
-    lengths: Ids = field(default_factory=lambda: np.empty(0, np.int32))
-    documents: list[dict[str, Any]] = field(default_factory=list)
-    set_aside: list[dict[str, Any]] = field(default_factory=list)
-
-
-def ranges(shards: list[Path]) -> Iterator[Range]:
-    """Cut shards into ranges of `RANGE_BYTES`, in order."""
-    for shard in shards:
-        size = shard.stat().st_size
-        for start in range(0, size, RANGE_BYTES):
-            yield Range(shard, start, min(start + RANGE_BYTES, size))
+    texts: dict[str, list[str]]
+    counts: dict[str, list[int]]
+    notes: list[dict[str, Any]] = field(default_factory=list)
+    bytes: int = 0
 
 
-def encode(rules: Rules, part: Range) -> Encoded:
-    """Tokenize a range's documents, an end-of-document after each.
+def encode_block(job: Job, folder: Path, block: Block) -> None:
+    """Tokenize a block's documents and seal `folder/NUMBER`, which is there as a whole or not.
 
-    A line that is empty, no JSON, or no document with an id and a text is set aside with its place
-    and the reason.
+    It holds a dataset for each of `job.datasets`, set_aside.jsonl (what is no document, with the
+    place and the reason), documents.jsonl (with splits) and counts.json. A line that is empty, no
+    JSON, or has no text (or, for splits, no id) is set aside.
     """
-    result = Encoded()
-    texts: list[str] = []
-    for offset, line in _lines(part):
-        document = _document(line)
-        if isinstance(document, str):
-            place = {"shard": part.shard.name, "offset": offset, "reason": document}
-            result.set_aside.append(place)
-            continue
-        texts.append(document.pop("text"))
-        document["split"] = split_of(document["id"], rules)
-        result.documents.append(document)
-    pieces = _ids(texts, rules)
-    result.ids = np.concatenate([*pieces, np.empty(0, best_dtype(rules.vocab_size))])
-    result.lengths = np.array([len(piece) for piece in pieces], np.int32)
-    return result
-
-
-def split_of(identifier: str, rules: Rules) -> str:
-    """The split of a document: by a hash of its id, so always the same, and of one id only one."""
-    digest = hashlib.sha256(f"{rules.seed}:{identifier}".encode()).digest()
-    share = int.from_bytes(digest[:8], "big") / 2**64
-    if share < rules.test:
-        return "test"
-    return "validation" if share < rules.test + rules.validation else "train"
-
-
-def _ids(texts: list[str], rules: Rules) -> list[Ids]:
-    tokenizer, dtype = _tokenizer(rules.tokenizer, rules.sha256), best_dtype(rules.vocab_size)
-    encodings = tokenizer.encode_batch_fast(texts, add_special_tokens=False)
-    return [np.array([*e.ids, rules.end_of_document], dtype) for e in encodings]
-
-
-@functools.cache
-def _tokenizer(path: Path, sha256: str) -> Tokenizer:
-    # A worker is one processor. And a process that has used the library's own threads complains on
-    # the terminal at each child it starts.
-    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-    return Tokenizer.from_file(str(path))
-
-
-def _lines(part: Range) -> Iterator[tuple[int, bytes]]:
-    with open(part.shard, "rb") as file:
-        if part.start:
-            # A line belongs to the range in which it begins.
-            file.seek(part.start - 1)
-            file.readline()
-        while (offset := file.tell()) < part.stop:
-            yield offset, file.readline()
-
-
-def _document(line: bytes) -> dict[str, Any] | str:
-    """Return id, title and text, or why there is no document."""
-    if not line.strip():
-        return "an empty line"
+    work = Path(mkdtemp(prefix=".", dir=folder))
     try:
-        value = json.loads(line)
-    except ValueError:
-        return "no JSON"
-    if not isinstance(value, dict) or "id" not in value:
-        return "no document with an id"
-    text, title = value.get("text"), value.get("title")
-    if not isinstance(text, str) or not text.strip():
-        return "no text"
-    return {"id": str(value["id"]), "title": str(title or ""), "text": text}
+        with ExitStack() as stack:
+            _Shard(job, block, work, stack).write()
+        os.rename(work, sealed(folder, block.number))
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+
+
+def sealed(folder: Path, number: int) -> Path:
+    """The folder of a block's result."""
+    return folder / f"{number:06}"
+
+
+class _Shard:
+    def __init__(self, job: Job, block: Block, folder: Path, stack: ExitStack) -> None:
+        self.job, self.block, self.folder = job, block, folder
+        self.encoder = load(job.spec)
+        dtype = CODES[job.code]
+        self.writers = [stack.enter_context(Writer(folder / n, dtype)) for n in job.datasets]
+        names = ("set_aside.jsonl", *(["documents.jsonl"] if job.splits else []))
+        files: list[BinaryIO] = [stack.enter_context(open(folder / n, "wb")) for n in names]
+        self.aside, self.listed = files[0], files[-1]
+        self.set_aside = 0
+
+    def write(self) -> None:
+        for batch in self._batches():
+            if self.job.splits:
+                self._deal(batch, self.job.splits)
+            else:
+                self._add(batch)
+        counts = {
+            name: {"documents": writer.documents, "tokens": writer.tokens}
+            for name, writer in zip(self.job.datasets, self.writers, strict=True)
+        }
+        told = {"set_aside": self.set_aside, "datasets": counts}
+        (self.folder / "counts.json").write_text(json.dumps(told), encoding="ascii")
+
+    def _batches(self) -> Iterator[Documents]:
+        batch = self._new()
+        for line in lines(self.block):
+            texts = self._texts(line)
+            if isinstance(texts, str):
+                self._set_aside(line.start, texts)
+                continue
+            note, found = texts
+            batch.notes.append(note)
+            for key, sequences in found.items():
+                batch.texts[key] += sequences
+                batch.counts[key].append(len(sequences))
+            batch.bytes += len(line.data)
+            if batch.bytes >= BATCH_BYTES:
+                yield batch
+                batch = self._new()
+        if batch.notes:
+            yield batch
+
+    def _new(self) -> Documents:
+        keys = self.job.keys
+        return Documents({key: [] for key in keys}, {key: [] for key in keys})
+
+    def _texts(self, line: Line) -> tuple[dict[str, Any], dict[str, list[str]]] | str:
+        """What is noted of a document and its sequences by key, or why there is no document."""
+        value = parse(line)
+        if isinstance(value, str):
+            return value
+        note: dict[str, Any] = {}
+        if self.job.splits:
+            if "id" not in value:
+                return "no document with an id"
+            place = {"source": self.block.file.name, "range": [line.start, line.stop]}
+            note = {key: value[key] for key in _CARRIED if key in value}
+            note = {**place, **note, "id": str(value["id"]), "title": str(value.get("title") or "")}
+        found = {}
+        for key in self.job.keys:
+            sequences = _sequences(value.get(key), self.job.sentences)
+            if sequences is None or (self.job.splits and not "".join(sequences).strip()):
+                return "no text" if key == "text" else f"no text in {key}"
+            found[key] = sequences
+        return note, found
+
+    def _add(self, batch: Documents) -> None:
+        for key, writer in zip(self.job.keys, self.writers, strict=True):
+            writer.add(*self._ids(batch, key))
+
+    def _deal(self, batch: Documents, splits: Splits) -> None:
+        """Hand each split its documents, and note in each document its place there."""
+        ids, lengths, counts = self._ids(batch, self.job.keys[0])
+        notes = batch.notes
+        if not counts.all():
+            for number in np.flatnonzero(counts == 0).tolist():
+                self._set_aside(notes[number]["range"][0], "no tokens")
+            notes = [note for note, count in zip(notes, counts.tolist(), strict=True) if count]
+        names = [splits.of(note["id"]) for note in notes]
+        places = np.array([SPLITS.index(name) for name in names], np.int8)
+        firsts = {name: w.documents for name, w in zip(SPLITS, self.writers, strict=True)}
+        for note, name, length in zip(notes, names, lengths.tolist(), strict=True):
+            told = {"split": name, "index": firsts[name], "tokens": length, **note}
+            self.listed.write(_line(told))
+            firsts[name] += 1
+        owners = np.repeat(places, lengths)
+        for place, writer in enumerate(self.writers):
+            writer.add(ids[owners == place], lengths[places == place])
+
+    def _ids(self, batch: Documents, key: str) -> tuple[Ids, NDArray[np.int32], NDArray[np.int64]]:
+        ids, lengths = surrounded(*self.encoder.encode(batch.texts[key]), self.job.around)
+        counts = np.array(batch.counts[key], np.int64)
+        return closed(ids, lengths, counts, self.job.end_of_document)
+
+    def _set_aside(self, offset: int, reason: str) -> None:
+        place = {"shard": self.block.file.name, "offset": offset, "reason": reason}
+        self.aside.write(_line(place))
+        self.set_aside += 1
+
+
+def surrounded(
+    ids: Ids, lengths: NDArray[np.int32], around: tuple[tuple[int, ...], tuple[int, ...]]
+) -> tuple[Ids, NDArray[np.int32]]:
+    """Put special tokens before and after each sequence's ids."""
+    before, after = around
+    if not before and not after:
+        return ids, lengths
+    whole = lengths + np.int32(len(before) + len(after))
+    starts = np.cumsum(whole, dtype=np.int64) - whole
+    added = np.zeros(int(whole.sum()), bool)
+    result = np.empty(len(added), ids.dtype)
+    places = [starts + place for place in range(len(before))]
+    places += [starts + len(before) + lengths + place for place in range(len(after))]
+    for place, number in zip(places, before + after, strict=True):
+        added[place], result[place] = True, number
+    result[~added] = ids
+    return result, whole
+
+
+def closed(
+    ids: Ids, lengths: NDArray[np.int32], counts: NDArray[np.int64], end_of_document: int | None
+) -> tuple[Ids, NDArray[np.int32], NDArray[np.int64]]:
+    """Leave out empty sequences, and end each document that has any, as Megatron-LM does.
+
+    Args:
+        ids: of all sequences, [sum of lengths].
+        lengths: ids of each sequence, [sequences].
+        counts: sequences of each document, [documents].
+        end_of_document: the id to add to a document's last sequence.
+    """
+    kept = lengths > 0
+    owners = np.repeat(np.arange(len(counts)), counts)[kept]
+    lengths, counts = lengths[kept], np.bincount(owners, minlength=len(counts))
+    if end_of_document is not None:
+        last = (np.cumsum(counts) - 1)[counts > 0]
+        ids = np.insert(ids, np.cumsum(lengths, dtype=np.int64)[last], end_of_document)
+        lengths[last] += 1
+    return ids, lengths, counts
+
+
+def _sequences(value: Any, sentences: bool) -> list[str] | None:
+    """A text, or one that is in pieces already; None for anything else."""
+    pieces = value if isinstance(value, list) and not sentences else [value]
+    if not all(isinstance(piece, str) and _is_text(piece) for piece in pieces):
+        return None
+    return _sentences(pieces[0]) if sentences else pieces
+
+
+def _sentences(text: str) -> list[str]:
+    split = punkt.load("english").tokenize
+    starts = range(0, len(text), _SENTENCES_OF)
+    return [one for start in starts for one in split(text[start : start + _SENTENCES_OF])]
+
+
+def _is_text(value: str) -> bool:
+    """False for halves of surrogate pairs, which JSON can spell and no tokenizer can read."""
+    try:
+        return value.isascii() or value.encode() is not None
+    except UnicodeEncodeError:
+        return False
+
+
+def _line(value: dict[str, Any]) -> bytes:
+    try:
+        return orjson.dumps(value, option=orjson.OPT_APPEND_NEWLINE)
+    except TypeError:
+        # Half of a surrogate pair in a title.
+        return json.dumps(value, separators=(",", ":")).encode() + b"\n"

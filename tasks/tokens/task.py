@@ -43,16 +43,16 @@ def _label(config: TokensConfig, inputs: list[str]) -> str:
 
 
 def _check(out: Path, metrics: dict[str, Any]) -> None:
-    from tasks.tokens import indexed
+    from tasks.tokens import indexed, invariants
 
     for split, counted in metrics["splits"].items():
-        data = indexed.read(out / split)
-        found = {"documents": len(data.ends), "tokens": len(data.ids)}
+        index = indexed.open_index(out / split)
+        found = {"documents": index.documents, "tokens": invariants.check(index)}
         if found != counted:
             raise ProofError(
                 "A split is not what was counted", where=out / split, expected=counted, got=found
             )
-        last_ids = set(data.ids[data.ends - 1].tolist())
+        last_ids = invariants.last_ids(index)
         if last_ids - {metrics["end_of_document"]}:
             raise ProofError(
                 "A document does not end in end-of-document", where=out / split,
@@ -60,25 +60,30 @@ def _check(out: Path, metrics: dict[str, Any]) -> None:
             )  # fmt: skip
 
 
-@stage("tokens", version=1, output=TokenDataset, label=_label, check=_check)
+@stage("tokens", version=2, output=TokenDataset, label=_label, check=_check)
 def tokens(
     config: TokensConfig, ctx: Context, corpus: CleanCorpus, model: HFModel
 ) -> dict[str, Any]:
     """Tokenize with the model's own tokenizer, an end-of-document after each document.
 
-    Beside the splits lie documents.jsonl (per document: split, index there, id, title, tokens),
-    set_aside.jsonl (lines that are no document), tokenizer.json and tokens.json (the metrics).
+    Beside the splits lie documents.jsonl (per document: split, index there, tokens, id, title,
+    revision, and the source file and range of it that it was made from), set_aside.jsonl (lines
+    that are no document), tokenizer.json and tokens.json (the metrics). Killed in the middle, it
+    goes on.
     """
-    from tasks.tokens import dataset, tokenizer
-    from tasks.tokens.encode import Rules
+    from tasks.tokens import dataset, lines, tokenizer
+    from tasks.tokens.encode import Job, Splits
+    from tasks.tokens.encoders.choice import choose
+    from tasks.tokens.indexed import code_of
 
     ctx.progress(0, 0, note="loading the tokenizer")
     prepared = tokenizer.prepare(model.folder, ctx.out, config.end_of_document)
-    rules = Rules(
-        prepared.spec.file, prepared.spec.sha256, prepared.vocab_size, prepared.end_of_document,
-        config.validation, config.test, config.seed,
+    choice = choose(prepared.spec, lines.texts(lines.sample(corpus.shards), ["text"]))
+    job = Job(
+        choice.spec, code_of(prepared.vocab_size), prepared.end_of_document,
+        splits=Splits(config.validation, config.test, config.seed),
     )  # fmt: skip
-    facts = prepared.facts()
-    facts |= dataset.write(corpus.shards, ctx.out, rules, config.workers, ctx.progress)
+    facts = {**prepared.facts(), **choice.facts()}
+    facts |= dataset.write(corpus.shards, ctx.out, ctx.scratch, job, config.workers, ctx.progress)
     (ctx.out / "tokens.json").write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")
     return facts

@@ -14,7 +14,7 @@ from transformers import AutoTokenizer
 
 from tasks.core.errors import ConfigError, InputError, ProofError
 from tasks.core.stage import Context
-from tasks.tokens import encode, indexed, tokenizer
+from tasks.tokens import indexed, lines, tokenizer
 from tasks.tokens.task import TokensConfig, tokens
 
 TOY = Path(__file__).parents[2] / "deploy" / "recipes" / "toy"
@@ -46,8 +46,9 @@ def write_shards(folder: Path, documents: list[dict[str, Any]], count: int = 2) 
 
 def run(out: Path, shards: list[Path], model: Path = TOY, **config: Any) -> dict[str, Any]:
     """Run the stage's function and its check."""
-    out.mkdir()
-    ctx = Context(out, out, lambda *_, **__: None)
+    out.mkdir(exist_ok=True)
+    scratch = out.with_name(f"{out.name}.scratch")
+    ctx = Context(out, scratch, lambda *_, **__: None)
     settings = TokensConfig(**{"workers": 1, "validation": 0.1, "test": 0.1, **config})
     metrics = tokens(settings, ctx, corpus=Folder(model, shards), model=Folder(model))
     assert tokens.check is not None
@@ -153,8 +154,9 @@ def test_workers_and_ranges_do_not_change_a_byte(
     out, _ = built
     shards = write_shards(tmp_path, DOCUMENTS)
     # Ranges that begin and end in the middle of lines.
-    monkeypatch.setattr(encode, "RANGE_BYTES", 333)
-    assert len(list(encode.ranges(shards))) > 20
+    monkeypatch.setattr(lines, "_SMALLEST", 333)
+    monkeypatch.setattr(lines, "_LARGEST", 333)
+    assert len(list(lines.blocks(shards))) > 20
     run(tmp_path / "one", shards)
     run(tmp_path / "two", shards, workers=2)
     for file in sorted(out.iterdir()):
@@ -186,7 +188,8 @@ def test_what_is_no_document_is_set_aside_and_counted(tmp_path: Path) -> None:
     aside = [
         json.loads(line) for line in (tmp_path / "out/set_aside.jsonl").read_text().splitlines()
     ]
-    reasons = ["no JSON", "an empty line", *["no document with an id"] * 2, "no text"]
+    missing = ["no JSON object", "no document with an id", "no text"]
+    reasons = ["no JSON", "an empty line", *missing]
     assert [entry["reason"] for entry in aside] == [*reasons, "no JSON", "no JSON"]
     assert aside[1]["offset"] == len(bad[0])
     assert (metrics["set_aside"], metrics["documents"]) == (7, 60)
@@ -281,7 +284,7 @@ def test_the_check_sees_what_was_changed_afterwards(tmp_path: Path) -> None:
 
 def test_workers_load_neither_torch_nor_transformers() -> None:
     script = (
-        "import sys, tasks.tokens.encode, tasks.tokens.dataset;"
+        "import sys, tasks.tokens.encode, tasks.tokens.dataset, tasks.tokens.preprocess;"
         "print([m for m in ('torch', 'transformers', 'megatron') if m in sys.modules])"
     )
     found = subprocess.check_output([sys.executable, "-c", script], text=True)
