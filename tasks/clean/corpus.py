@@ -76,7 +76,7 @@ def write_parts(root: Path, names: Sequence[str], out: Path, run: Run) -> Counts
     try:
         cleaning.run()
     finally:
-        # The next run in this process may find other templates under the same names.
+        # It holds a file of the scratch folder open, and evaluation sets in memory.
         cleaner.cache_clear()
     sealed = [cutter.shard(number).sealed for number in range(len(cutter.cut.shards))]
     counts = assemble(sealed, out, folder / "compared", run.options, run.part_bytes)
@@ -150,8 +150,9 @@ class _Cleaning:
         """Tell what is missing or wrong before the first page."""
         if origin not in self._ready:
             self._ready.add(origin)
-            prepare(self._run.options, origin.site.language)
-            self.too_short = Counter(cleaner(origin, self._run.options).too_short)
+            options = self._run.options
+            prepare(options, origin.site.language)
+            self.too_short = Counter(cleaner(origin, options, self._cutter.folder).too_short)
 
     def _reading(self, read: int) -> None:
         # Of a corpus that is read first, cleaning is the second half.

@@ -111,7 +111,7 @@ def _documents(
             if reason := _no_article(page):
                 setattr(counts, reason, getattr(counts, reason) + 1)
                 continue
-            document = cleaner(source.origin, options).article(page, counts)
+            document = cleaner(source.origin, options, shard.folder).article(page, counts)
             if document is None:
                 continue
             # What cannot be written is set aside, and must not be counted as an article before.

@@ -205,8 +205,15 @@ class Cleaner:
 
 
 @lru_cache(maxsize=1)
-def cleaner(origin: Origin, options: Options) -> Cleaner:
-    """The cleaner of a file, made once a process."""
+def cleaner(origin: Origin, options: Options, run: Path) -> Cleaner:
+    """The cleaner of a file, made once a process.
+
+    Args:
+        origin: the file.
+        options: what to do.
+        run: the folder of the run. A worker on a cluster outlives it, and in the next one a table
+            or a set of the same name may hold something else.
+    """
     return Cleaner(origin, options)
 
 

@@ -125,6 +125,7 @@ class Cutter:
         threads: see `Dump`.
 
     Attributes:
+        folder: the same.
         cut: what is known by now.
         reads_first: whether the corpus is read to its end before its first shard is there.
     """
@@ -134,7 +135,7 @@ class Cutter:
     ) -> None:
         self.cut = Cut()
         self.reads_first = False
-        self._folder = folder
+        self.folder = folder
         self._options = options
         self._on_damage = on_damage
         self._threads = threads
@@ -156,7 +157,7 @@ class Cutter:
         Raises:
             InputError: see `Dump` and `Rows`.
         """
-        record = self._folder / "cut.json"
+        record = self.folder / "cut.json"
         if record.exists():
             self.cut = self._restored(record.read_bytes())
             whole = [self.shard(number) for number in range(len(self.cut.shards))]
@@ -179,7 +180,7 @@ class Cutter:
         """A shard that has been cut."""
         first, last, read = self.cut.shards[number]
         sources = {source: self.cut.sources[source] for source in range(first, last + 1)}
-        return Shard(number, self._folder, sources, read)
+        return Shard(number, self.folder, sources, read)
 
     def _cut(
         self,
@@ -216,7 +217,7 @@ class Cutter:
             path,
             kind,
             self._options,
-            self._folder / f"templates-{number:05}",
+            self.folder / f"templates-{number:05}",
             self._on_damage,
             lambda read: progress(before + read),
             self._threads,
@@ -246,7 +247,7 @@ class Cutter:
         for number, source in enumerate(cut.sources):
             if source.origin.library is not None:
                 # The folder may have been moved since.
-                library = self._folder / source.origin.library.name
+                library = self.folder / source.origin.library.name
                 origin = replace(source.origin, library=library)
                 cut.sources[number] = replace(source, origin=origin)
         return cut

@@ -48,7 +48,7 @@ def run(
     """Apply a function to each item, and yield the results in the order of the items.
 
     At most three items a worker are in flight, so `items` may be an endless generator. On a
-    cluster, what a lost worker had in hand is done again by another.
+    cluster, what a lost worker had in hand is done again by another, once there is one.
 
     Args:
         function: a module-level function (or a `functools.partial` of one).
@@ -59,7 +59,7 @@ def run(
 
     Raises:
         ConfigError: there is no such cluster, or megaline is not what its workers have.
-        RetryableError: workers died (killed, or out of memory).
+        RetryableError: workers died (killed, or out of memory), or the scheduler did.
         Exception: whatever the function raised first, in the order of the items.
     """
     if executor.address is None:
@@ -76,9 +76,9 @@ def run(
                 yield result
         except _lost_workers() as error:
             raise RetryableError(
-                "Workers of the cluster died", where=executor.address,
-                expected="a result for each item", got=error,
-                fix="run again; if they were killed for memory, give each more of it",
+                "The cluster lost its scheduler, or too many workers", where=executor.address,
+                expected="a result for each item", got=f"{type(error).__name__}: {error}",
+                fix="run again; if workers were killed for memory, give each more of it",
             ) from error  # fmt: skip
 
 

@@ -248,6 +248,18 @@ def test_two_workers_with_one_shard_seal_it_once(corpus: Path, tmp_path: Path) -
         assert sum(threads.map(partial(clean_shard, Options()), every * 2)) == 2 * 84
 
 
+def test_a_worker_that_outlives_a_run_reads_its_files_again(tmp_path: Path) -> None:
+    _dump(tmp_path / "dump.xml", [("Wall", PROSE.format("wall") + " At {{height|5}}.")])
+    table = tmp_path / "mine.txt"
+    options = Options(templates="table", template_table=str(table))
+    for unit in ("feet", "metres"):
+        table.write_text(f"height => {{1}} {unit}\n")
+        cutter = Cutter(tmp_path / unit, options, "error", 1)
+        (shard,) = cutter.shards([("dump.xml", tmp_path / "dump.xml")], lambda read: None)
+        clean_shard(options, shard)
+        assert f"At 5 {unit}." in (shard.sealed / "documents.jsonl").read_text()
+
+
 def test_small_corpora_have_work_for_several_and_large_ones_shards_of_4_mib(
     tmp_path: Path,
 ) -> None:
