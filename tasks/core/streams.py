@@ -23,6 +23,8 @@ from tasks.core.sources import compression
 DAMAGE = (EOFError, OSError, lzma.LZMAError, zlib.error)
 """What reading raises where a file ends early or is broken; an OSError with no number."""
 _PIECE = 1 << 18
+# Of zst, four bytes can be 128 KiB, and all that some bytes are comes at a time.
+_ZST_INPUT = 1 << 10
 # The mark of a stream with the mark of its first block: 80 bits that chance does not make.
 _STREAM = re.compile(rb"BZh[1-9]1AY&SY")
 # Wikimedia's streams hold 100 pages, some 0.5 MB; what is larger is read as it comes.
@@ -119,7 +121,35 @@ def _zst(raw: BinaryIO) -> Any:
             "zst cannot be read here", where=raw.name, expected="the package `zstandard`",
             got="not installed", fix="pip install 'megaline[zst]', or unpack the file",
         ) from error  # fmt: skip
-    return zstandard.ZstdDecompressor().stream_reader(raw, read_across_frames=True)
+    return _Zst(raw, zstandard.ZstdDecompressor().decompressobj)
+
+
+class _Zst:
+    """Frames of zst one behind the other.
+
+    The package's own reader takes a frame that ends early for a whole one.
+    """
+
+    def __init__(self, raw: BinaryIO, begin: Callable[[], Any]) -> None:
+        self._raw, self._begin = raw, begin
+        self._frame: Any = None
+
+    def read1(self, size: int) -> bytes:
+        """Return about `size` bytes, fewer only before the end."""
+        found, length = [], 0
+        while length < size:
+            data = self._raw.read(_ZST_INPUT)
+            if not data:
+                if self._frame is not None and not length:
+                    raise EOFError("the last frame does not end")
+                break
+            while data:
+                self._frame = self._frame or self._begin()
+                found.append(self._frame.decompress(data))
+                length += len(found[-1])
+                data = self._frame.unused_data
+                self._frame = None if self._frame.eof else self._frame
+        return b"".join(found)
 
 
 _OPENERS: dict[str, Callable[..., Any]] = {
