@@ -71,6 +71,7 @@ def tokens(
     that are no document), tokenizer.json and tokens.json (the metrics). Killed in the middle, it
     goes on.
     """
+    from tasks.core.tokenizer_files import digests
     from tasks.tokens import dataset, lines, tokenizer
     from tasks.tokens.encode import Job, Splits
     from tasks.tokens.encoders.choice import choose
@@ -83,7 +84,8 @@ def tokens(
         choice.spec, code_of(prepared.vocab_size), prepared.end_of_document,
         splits=Splits(config.validation, config.test, config.seed),
     )  # fmt: skip
-    facts = {**prepared.facts(), **choice.facts()}
+    files = {"tokenizer_files": digests(model.folder), "tokenizer_file": prepared.spec.file.name}
+    facts = {**prepared.facts(), **files, **choice.facts()}
     facts |= dataset.write(corpus.shards, ctx.out, ctx.scratch, job, config.workers, ctx.progress)
     (ctx.out / "tokens.json").write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")
     return facts
