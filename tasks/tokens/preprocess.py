@@ -24,9 +24,6 @@ from tasks.tokens.indexed import code_of
 from tasks.tokens.merge import Merged, publish, require_absent
 from tasks.tokens.shards import Shards
 
-_WORTH_A_PROCESS = {"gigatoken": 1 << 26, "tiktoken": 1 << 24}
-"""Bytes of text that take an encoder longer than a process takes to start."""
-
 
 @dataclass(frozen=True)
 class Options:
@@ -87,7 +84,7 @@ def preprocess(
     with _work(out.with_name(f".{out.name}.tokenize")) as work:
         job, facts = _job(files, options, work)
         shards = Shards(work / "shards", files, job)
-        totals = shards.build(_processes(files, job, workers), progress)
+        totals = shards.build(workers, progress)
         datasets = {key: shards.assemble(key, work / prefix.name) for key, prefix in outs.items()}
         facts = {
             "datasets": {key: _told(outs[key], merged) for key, merged in datasets.items()},
@@ -125,13 +122,6 @@ def _told(prefix: Path, merged: Merged) -> dict[str, Any]:
     facts = asdict(merged)
     del facts["datasets"], facts["multimodal"]
     return {"prefix": str(prefix), **facts}
-
-
-def _processes(files: Sequence[Path], job: Job, workers: int) -> int:
-    """No more than pay for their start."""
-    size = sum(file.stat().st_size for file in files)
-    worth = 1 << 20 if job.sentences else _WORTH_A_PROCESS.get(job.spec.encoder, 1 << 22)
-    return min(workers, 1 + size // worth)
 
 
 def _check_keys(keys: Sequence[str]) -> None:

@@ -21,6 +21,10 @@ _FORMAT = 1
 """Raised when the same job must give other shards."""
 
 
+_WORTH_A_PROCESS = {"gigatoken": 1 << 26, "tiktoken": 1 << 24}
+_TEXT_WORTH_A_PROCESS, _SENTENCES_WORTH_A_PROCESS = 1 << 22, 1 << 20
+
+
 @dataclass(frozen=True)
 class Totals:
     """What all shards hold together: documents and tokens by dataset, and lines set aside."""
@@ -63,7 +67,7 @@ class Shards:
         """Seal what is not sealed yet.
 
         Args:
-            workers: processes; the bytes written do not depend on it.
+            workers: processes at most; the bytes written do not depend on it.
             progress: called as `progress(done, total, unit="bytes", note=…)`.
 
         Raises:
@@ -71,6 +75,7 @@ class Shards:
             RetryableError: a worker died.
         """
         total = sum(file.stat().st_size for file in self._files)
+        workers = min(workers, 1 + total // self._worth_a_process())
         waiting: deque[tuple[int, str]] = deque()
         encode = functools.partial(encode_block, self._job, self._folder)
         for _ in pool.run(encode, self._unsealed(waiting), workers):
@@ -98,6 +103,12 @@ class Shards:
     def remove(self) -> None:
         """Remove the folder."""
         shutil.rmtree(self._folder)
+
+    def _worth_a_process(self) -> int:
+        """Bytes that take as long as a process takes to start."""
+        if self._job.sentences:
+            return _SENTENCES_WORTH_A_PROCESS
+        return _WORTH_A_PROCESS.get(self._job.spec.encoder, _TEXT_WORTH_A_PROCESS)
 
     def _unsealed(self, waiting: deque[tuple[int, str]]) -> Iterator[Block]:
         for block in lines.blocks(self._files):
