@@ -13,6 +13,9 @@ from cyclopts import App, CycloptsError, Parameter
 from flows import console
 from flows.arguments import Json, Output, Overrides, Recipe, Root, Stage, StageName
 from flows.clean_page import clean_page
+from flows.datasets import merge, tokenize
+from flows.show_tokens import show_tokens
+from flows.tokenize_chat import tokenize_chat
 from tasks.core.errors import ConfigError, PipelineError, refused
 from tasks.core.progress import clear
 
@@ -197,6 +200,10 @@ def report(path: Path, /, *, out: Path | None = None, json: Json = False) -> int
 
 
 app.command(clean_page)
+app.command(tokenize)
+app.command(merge)
+app.command(tokenize_chat)
+app.command(show_tokens)
 
 
 @app.command

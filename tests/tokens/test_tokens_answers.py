@@ -19,6 +19,7 @@ from chat_cases import CASES, CHATML, turns
 from transformers import AutoTokenizer
 
 from tasks.core.errors import ConfigError, InputError
+from tasks.tokens import lines
 from tasks.tokens.sft import answers, encode, rows, template
 
 QWEN3 = os.environ.get("MEGALINE_QWEN3", "")
@@ -31,7 +32,8 @@ def encoded(model: Path, row: dict[str, Any]) -> encode.Encoded:
     file = model / "tokenizer.json"
     size = json.loads((model / "config.json").read_text())["vocab_size"]
     rules = encode.Rules(file, str(model), size, template.load(model), 4096)
-    return encode.encode(rules, encode.Range(line, 0, line.stat().st_size))
+    (block,) = lines.blocks([line])
+    return encode.encode(rules, block)
 
 
 def runs(model: Path, ids: np.ndarray, mask: np.ndarray) -> list[str]:
@@ -163,7 +165,7 @@ def test_a_template_with_todays_date_needs_one(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"today's date.*--date"):
         template.load(model)
     dated = template.load(model, datetime.date(2025, 1, 2))
-    text = answers.find(dated, rows.read(json.dumps(turns("u: a", "a: b")).encode())).text
+    text = answers.find(dated, rows.read(turns("u: a", "a: b"))).text
     assert text.startswith("02 Jan 2025<|im_start|>user")
 
 

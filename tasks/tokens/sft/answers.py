@@ -10,6 +10,7 @@ own. Where the answers of the template are not unambiguous, the conversation is 
 
 from __future__ import annotations
 
+import functools
 import re
 from typing import NamedTuple
 
@@ -61,12 +62,13 @@ class _Finder:
         self.control = template.control_token
         self.closing = re.compile(rf"\s*(?:{self.control.pattern})")
         self.mark = next(chr(code) for code in _MARKS if chr(code) not in self.text)
+        roles = [message["role"] for message in self.messages]
+        self.places = [place for place, role in enumerate(roles) if role == "assistant"]
 
     def answers(self) -> Answers:
         found: dict[int, Answer] = {}
-        for place, message in enumerate(self.messages):
-            if message["role"] == "assistant":
-                found[place] = (self._in_block if self.blocks else self._answer)(place, found)
+        for place in self.places:
+            found[place] = (self._in_block if self.blocks else self._answer)(place, found)
         if self.blocks and len({(a.start, a.stop) for a in found.values()}) < len(self.blocks):
             raise Refused("the template's generation blocks hold more than the answers")
         left_out = self.conversation.unweighted
@@ -88,7 +90,7 @@ class _Finder:
         start = self._start(place, region, found.get(place - 1))
         if region.exact_stop:
             token = self.closing.match(self.text, region.stop)
-            if token and self._closes(place):
+            if token and self._closes:
                 return Answer(start, token.end(), True)
             return Answer(start, region.stop, False)
         # The turn ends in another token than the marked one did, as that of a tool call may.
@@ -99,22 +101,22 @@ class _Finder:
 
     def _start(self, place: int, region: _Region, before: Answer | None) -> int:
         """Where an answer begins: after the generation prompt, else where its content does."""
-        prompt = self._prefix(place, prompt=True)
-        bare = self._prefix(place)
-        opening = prompt[len(bare) :] if prompt.startswith(bare) else ""
-        if opening:
-            if self.text.startswith(prompt) and len(prompt) <= region.start:
+        if not self._opening:
+            bare = self._prefix(place)
+            if self.text.startswith(bare) and not self.text[len(bare) : region.start].strip():
+                return len(bare)
+        elif not (region.exact_start and self.text.endswith(self._opening, 0, region.start)):
+            prompt = self._prefix(place, prompt=True)
+            if prompt and self.text.startswith(prompt) and len(prompt) <= region.start:
                 return len(prompt)
             # Later messages changed the earlier text.
             earliest = self._region(place - 1).stop if place else 0
-            header = self.text.rfind(opening, earliest, region.start)
+            header = self.text.rfind(self._opening, earliest, region.start)
             if header >= 0:
-                return header + len(opening)
+                return header + len(self._opening)
             if before and not before.closed and not self._turns_between(before, region):
                 # The template merged two messages into one turn.
                 return before.stop
-        elif self.text.startswith(bare) and not self.text[len(bare) : region.start].strip():
-            return len(bare)
         if not region.exact_start:
             raise Refused(f"what precedes message {place} depends on its content")
         return region.start
@@ -122,10 +124,19 @@ class _Finder:
     def _turns_between(self, before: Answer, region: _Region) -> bool:
         return bool(self.control.search(self.text, before.stop, region.start))
 
-    def _closes(self, place: int) -> bool:
-        """Whether a special token ends the turn also where nothing follows it."""
-        if place == len(self.messages) - 1:
-            return True
+    @functools.cached_property
+    def _opening(self) -> str:
+        """The generation prompt; "" where the template has none."""
+        place = next((place for place in self.places if place), 0)
+        bare, prompt = self._prefix(place), self._prefix(place, prompt=True)
+        return prompt[len(bare) :] if prompt.startswith(bare) else ""
+
+    @functools.cached_property
+    def _closes(self) -> bool:
+        """Whether a special token ends an answer also where nothing follows it."""
+        place = self.places[-1]
+        if place == len(self.messages) - 1 and (region := self._region(place)).exact_stop:
+            return bool(self.closing.match(self.text, region.stop))
         marked = self._render([*self.messages[:place], self._marked(place)])
         return bool(self.closing.match(marked, marked.rfind(self.mark) + 1))
 
@@ -137,9 +148,9 @@ class _Finder:
             return ""
 
     def _region(self, place: int) -> _Region:
-        marked = self._render(
-            [*self.messages[:place], self._marked(place), *self.messages[place + 1 :]]
-        )
+        if place in self._together:
+            return self._together[place]
+        marked = self._render(self._with_marks([place]))
         if marked.count(self.mark) != 1:
             raise Refused(f"the template shows message {place} {marked.count(self.mark)} times")
         head, tail = marked.split(self.mark)
@@ -150,6 +161,32 @@ class _Finder:
         if start > stop:
             raise Refused(f"the template does not show message {place}")
         return _Region(start, stop, exact_start, exact_stop)
+
+    @functools.cached_property
+    def _together(self) -> dict[int, _Region]:
+        """The regions of all answers by one rendering; none where one at a time may tell more."""
+        pieces = self._render(self._with_marks(self.places)).split(self.mark)
+        head, tail = pieces[0], pieces[-1]
+        at, end = len(head), len(self.text) - len(tail)
+        fits = self.text.startswith(head) and self.text.endswith(tail)
+        if len(pieces) != len(self.places) + 1 or not fits:
+            return {}
+        found = {}
+        for place, after in zip(self.places, pieces[1:-1], strict=False):
+            stop = self.text.find(after, at, end)
+            # Text without a special token could also stand in an answer.
+            if stop < 0 or not self.control.search(after):
+                return {}
+            found[place] = _Region(at, stop, True, True)
+            at = stop + len(after)
+        found[self.places[-1]] = _Region(at, end, True, True)
+        return found if at <= end else {}
+
+    def _with_marks(self, places: list[int]) -> list[Message]:
+        return [
+            self._marked(place) if place in places else message
+            for place, message in enumerate(self.messages)
+        ]
 
     def _marked(self, place: int) -> Message:
         """A message with the mark for all that its author wrote."""

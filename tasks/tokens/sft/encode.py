@@ -1,4 +1,4 @@
-"""Chat rows to token ids and the mask of the tokens that bear loss, a range of a file at a time.
+"""Chat rows to token ids and the mask of the tokens that bear loss, a block of a file at a time.
 
 A conversation is tokenized once, as a whole; characters decide which tokens are the answers'.
 """
@@ -18,13 +18,14 @@ from numpy.typing import NDArray
 from tokenizers import Encoding, Tokenizer
 
 from tasks.tokens.indexed import Ids, best_dtype
+from tasks.tokens.lines import Block, lines, parse
 from tasks.tokens.sft import answers, rows
 from tasks.tokens.sft.template import Refused, Template
 
 Mask = NDArray[np.uint8]
 Bears = Literal["answers", "all"]
 
-RANGE_BYTES = 1 << 18
+COUNTED = ("answers", "answers_without_end", "straddling_tokens", "truncated")
 
 
 @dataclass(frozen=True)
@@ -51,22 +52,13 @@ class Rules:
 
 
 @dataclass(frozen=True)
-class Range:
-    """The lines of a file that begin at bytes `start` to `stop`."""
-
-    file: Path
-    start: int
-    stop: int
-
-
-@dataclass(frozen=True)
 class Chat:
     """One conversation.
 
     Attributes:
         ids: [tokens].
         mask: 1 where a token bears loss, [tokens].
-        source: `id` of the row, `file`, `offset` and `stop` in it: bytes.
+        source: `id` of the row, `file`, and `range`: its first byte there, unpacked, and its end.
     """
 
     ids: Ids
@@ -76,30 +68,21 @@ class Chat:
 
 @dataclass
 class Encoded:
-    """A range's conversations in order, what was set aside, and counts of what is remarkable."""
+    """A block's conversations in order, what was set aside, and counts of what is remarkable."""
 
     chats: list[Chat] = field(default_factory=list)
     set_aside: list[dict[str, Any]] = field(default_factory=list)
     counts: Counter[str] = field(default_factory=Counter)
 
 
-def ranges(files: list[Path]) -> Iterator[Range]:
-    """Cut files into ranges of `RANGE_BYTES`, in order."""
-    for file in files:
-        size = file.stat().st_size
-        for start in range(0, size, RANGE_BYTES):
-            yield Range(file, start, min(start + RANGE_BYTES, size))
-
-
-def encode(rules: Rules, part: Range) -> Encoded:
-    """Render and tokenize a range's conversations; what cannot be is set aside with the reason."""
+def encode(rules: Rules, block: Block) -> Encoded:
+    """Render and tokenize a block's conversations; what cannot be is set aside with the reason."""
     result = Encoded()
     read: list[tuple[answers.Answers, dict[str, Any]]] = []
-    for offset, line in _lines(part):
-        source = {"file": part.file.name, "offset": offset, "stop": offset + len(line)}
+    for line in lines(block):
+        source = {"file": block.file.name, "range": [line.start, line.stop]}
         try:
-            conversation = rows.read(line)
-            _only_the_template_controls(conversation, rules.template)
+            conversation = _conversation(parse(line), rules.template)
             found = answers.find(rules.template, conversation)
         except ValueError as error:
             result.set_aside.append({**source, "reason": str(error)})
@@ -171,11 +154,15 @@ def _add(
     result.chats.append(Chat(ids, bears, source))
 
 
-def _only_the_template_controls(conversation: rows.Conversation, template: Template) -> None:
-    """Refuse text that the tokenizer would take for the end of a turn, or a new one."""
-    for value in _strings([conversation.messages, conversation.tools]):
-        if token := template.control_token.search(value):
+def _conversation(row: dict[str, Any] | str, template: Template) -> rows.Conversation:
+    """Refuse, beside broken rows, text that the tokenizer would take for the end of a turn."""
+    if isinstance(row, str):
+        raise ValueError(row)
+    conversation = rows.read(row)
+    for text in _strings([conversation.messages, conversation.tools]):
+        if token := template.control_token.search(text):
             raise Refused(f"a message holds the special token {token.group()}")
+    return conversation
 
 
 def _strings(value: Any) -> Iterator[str]:
@@ -199,13 +186,3 @@ def _tokenizer(path: Path, sha256: str) -> Tokenizer:
     # It would add what the template writes itself, and some cut white space off the offsets.
     tokenizer.post_processor = None
     return tokenizer
-
-
-def _lines(part: Range) -> Iterator[tuple[int, bytes]]:
-    with open(part.file, "rb") as file:
-        if part.start:
-            # A line belongs to the range in which it begins.
-            file.seek(part.start - 1)
-            file.readline()
-        while (offset := file.tell()) < part.stop:
-            yield offset, file.readline()

@@ -1,4 +1,4 @@
-"""A line of chat data as the messages that a chat template takes.
+"""A row of chat data as the messages that a chat template takes.
 
 Two shapes are read: OpenAI's `messages` (`role`, `content`, `tool_calls`, `weight`) and ShareGPT's
 `conversations` (`from`, `value`); either with `tools`, and ShareGPT's also with `system`.
@@ -43,20 +43,12 @@ class Conversation:
     tools: list[dict[str, Any]] | None
 
 
-def read(line: bytes) -> Conversation:
-    """The conversation in a line of JSON.
+def read(row: dict[str, Any]) -> Conversation:
+    """The conversation of a row.
 
     Raises:
         ValueError: says in a few words why there is none.
     """
-    if not line.strip():
-        raise ValueError("an empty line")
-    try:
-        row = json.loads(line)
-    except (ValueError, RecursionError):
-        raise ValueError("no JSON") from None
-    if not isinstance(row, dict):
-        raise ValueError("no object")
     messages = [_message(place, message) for place, message in enumerate(_messages(row))]
     weights = [message.pop("weight", 1) for message in messages]
     if any(weight not in (0, 1) for weight in weights):

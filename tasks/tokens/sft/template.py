@@ -15,6 +15,7 @@ from tasks.tokens.sft.rows import Message
 
 _TODAY = re.compile(r"""strftime_now\(\s*(["'])(.+?)\1\s*\)""")
 _GENERATION = re.compile(r"\{%-?\s*generation\s*-?%\}")
+_SAID = 200
 
 
 class Refused(ValueError):
@@ -76,7 +77,7 @@ class Template:
             )
         # Templates are strangers' code: they raise what they like.
         except Exception as error:
-            said = " ".join(str(error).split())
+            said = " ".join(str(error).split())[:_SAID]
             raise Refused(f"the template refuses it: {said or type(error).__name__}") from error
         return Rendered(texts[0], blocks[0] if blocks else [])
 

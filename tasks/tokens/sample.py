@@ -1,0 +1,137 @@
+"""One sample of a token dataset as plain values: its tokens with their texts, and which bear loss.
+
+In a text dataset all of them do.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from tokenizers import Tokenizer
+from tokenizers.decoders import DecodeStream
+
+from tasks.core.errors import ConfigError, InputError
+from tasks.tokens.indexed import Ids
+from tasks.tokens.sft import files
+
+Sample = dict[str, Any]
+
+
+def pack(prefix: Path, index: int, tokenizer: Path) -> Sample:
+    """A pack of a chat dataset; see `stretch`.
+
+    Raises:
+        ConfigError: there are fewer packs.
+        InputError: a file is missing or damaged.
+        ProofError: the files contradict each other.
+    """
+    packs = files.open_packs(prefix)
+    _check(index, len(packs), "--index", "packs", prefix)
+    first = int(packs.packs[index])
+    return _chat(prefix, packs, first, packs.conversations(index), tokenizer) | {"index": index}
+
+
+def conversation(prefix: Path, number: int, tokenizer: Path) -> Sample:
+    """A conversation of a chat dataset, by its number over all packs; see `stretch`."""
+    packs = files.open_packs(prefix)
+    _check(number, int(packs.packs[-1]), "--document", "conversations", prefix)
+    index = int(np.searchsorted(packs.packs, number, "right")) - 1
+    first = number - int(packs.packs[index])
+    borders = packs.conversations(index)[first : first + 2]
+    return _chat(prefix, packs, number, borders, tokenizer) | {"index": index}
+
+
+def document(prefix: Path, number: int, tokenizer: Path) -> Sample:
+    """A document of a text dataset; see `stretch`."""
+    borders = _borders(prefix)[1]
+    _check(number, len(borders) - 1, "--document", "documents", prefix)
+    return _text(prefix, int(borders[number]), int(borders[number + 1]), tokenizer)
+
+
+def stretch(prefix: Path, index: int, length: int, tokenizer: Path) -> Sample:
+    """Tokens `index * length` on of a text dataset, as they lie in the file.
+
+    Returns:
+        kind (text or chat), prefix, index, and documents: for each `document` (its number in the
+        dataset), `source` (what is noted of it, None where nothing is) and `tokens`: `id`, `text`,
+        `loss` (whether it bears any).
+
+    Raises:
+        ConfigError: there are fewer tokens.
+        InputError: a file is missing or damaged.
+        ProofError: the files contradict each other.
+    """
+    tokens = len(_borders(prefix)[0])
+    _check(index, -(-tokens // length), "--index", f"stretches of {length} tokens", prefix)
+    start = index * length
+    return _text(prefix, start, min(start + length, tokens), tokenizer) | {"index": index}
+
+
+def _chat(prefix: Path, packs: Any, first: int, borders: Any, tokenizer: Path) -> Sample:
+    decode = _Decoder(tokenizer)
+    notes = _notes(files.beside(prefix, "documents.jsonl"), range(first, first + len(borders) - 1))
+    documents = []
+    for number, (start, stop) in enumerate(itertools.pairwise(borders), first):
+        tokens = decode(packs.ids[start:stop].tolist(), packs.mask[start:stop].tolist())
+        documents.append({"document": number, "source": notes.get(number), "tokens": tokens})
+    return {"kind": "chat", "prefix": str(prefix), "documents": documents}
+
+
+def _text(prefix: Path, start: int, stop: int, tokenizer: Path) -> Sample:
+    (ids, borders), decode = _borders(prefix), _Decoder(tokenizer)
+    first, last = np.searchsorted(borders[1:], [start, stop - 1], "right").tolist()
+    documents = []
+    for number in range(first, last + 1):
+        part = ids[max(start, borders[number]) : min(stop, borders[number + 1])].tolist()
+        tokens = decode(part, [1] * len(part))
+        documents.append({"document": number, "source": None, "tokens": tokens})
+    return {"kind": "text", "prefix": str(prefix), "documents": documents}
+
+
+def _borders(prefix: Path) -> tuple[Ids, Ids]:
+    """All ids of a text dataset, and where its documents begin and end in them."""
+    read = files.read(prefix)
+    sequences = np.concatenate([[0], np.cumsum(read.lengths, dtype=np.int64)])
+    return read.values, sequences[read.packs]
+
+
+def _notes(path: Path, numbers: range) -> dict[int, dict[str, Any]]:
+    """What is noted of conversations, by number; line N is number N's."""
+    if not path.is_file():
+        return {}
+    with open(path, encoding="utf-8") as file:
+        lines = itertools.islice(file, numbers.start, numbers.stop)
+        return {number: json.loads(line) for number, line in zip(numbers, lines, strict=False)}
+
+
+class _Decoder:
+    """Ids to texts that together are the whole text."""
+
+    def __init__(self, path: Path) -> None:
+        if not path.is_file():
+            raise InputError(
+                "There is no tokenizer to show the text with", where=path,
+                expected="a tokenizer.json", got="no such file",
+                fix="name it by --tokenizer",
+            )  # fmt: skip
+        self._tokenizer = Tokenizer.from_file(str(path))
+
+    def __call__(self, ids: list[int], bears: list[int]) -> list[dict[str, Any]]:
+        """Tokens; the text of one that holds part of a character stands in the last that does."""
+        stream = DecodeStream(skip_special_tokens=False)
+        return [
+            {"id": number, "text": stream.step(self._tokenizer, number) or "", "loss": bool(bear)}
+            for number, bear in zip(ids, bears, strict=True)
+        ]
+
+
+def _check(number: int, count: int, option: str, what: str, prefix: Path) -> None:
+    if not 0 <= number < count:
+        raise ConfigError(
+            "The dataset has no such sample", where=f"{option} of {prefix}",
+            expected=f"0 to {count - 1}: it has {count} {what}", got=number,
+        )  # fmt: skip
