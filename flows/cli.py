@@ -69,17 +69,21 @@ def run(
 def plan(recipe: Recipe, /, *overrides: Overrides, root: Root = None, json: Json = False) -> int:
     """Show each stage's label and fingerprint, and whether it is sealed. No work is done.
 
+    Where the tokens are sealed, also what training would take of each token dataset.
+
     For example:
 
     megaline plan deploy/recipes/quickstart.yaml
 
     megaline plan deploy/recipes/quickstart.yaml train.steps=7
     """
+    from flows import preflight
     from flows.config import load
     from flows.line import plan as plan_line
     from tasks.core.store import Store
 
-    store = Store(root)
+    store, config = Store(root), load(recipe, overrides)
+    found = plan_line(config, store)
     rows = [
         {
             "stage": name,
@@ -88,9 +92,12 @@ def plan(recipe: Recipe, /, *overrides: Overrides, root: Root = None, json: Json
             "state": "sealed" if planned.artifact else "to build",
             "path": str(store.path(planned.address)),
         }
-        for name, planned in plan_line(load(recipe, overrides), store).items()
+        for name, planned in found.items()
     ]
-    console.say({"stages": rows}, console.plan_lines(rows), json)
+    tokens = found["tokens"].artifact
+    samples = preflight.samples_by_source(config, tokens, found) if tokens else []
+    lines = console.plan_lines(rows, samples)
+    console.say({"stages": rows, "samples": samples}, lines, json)
     return 0
 
 

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
+from megatron_bridge.data import blend
 from tasks.core.progress import clear
 from tasks.core.record import Record
 
@@ -39,11 +40,12 @@ def tell_warnings() -> None:
         logging.getLogger(name).addHandler(handler)
 
 
-def plan_lines(rows: Sequence[Mapping[str, str]]) -> list[str]:
-    """One line a stage, of the rows of `megaline plan`."""
-    return [
+def plan_lines(rows: Sequence[Mapping[str, str]], samples: Sequence[dict[str, Any]]) -> list[str]:
+    """One line a stage, of the rows of `megaline plan`, and one a source of training samples."""
+    stages = [
         f"{row['stage']:<13}{row['state']:<10}{row['fingerprint']}  {row['label']}" for row in rows
     ]
+    return [*stages, "", *blend.lines(samples)] if samples else stages
 
 
 def why_lines(stage: str, state: str, nearest: Path | None, differences: list[str]) -> list[str]:

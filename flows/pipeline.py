@@ -36,7 +36,12 @@ def pipeline(
     # A deployment's parameters come straight from a form: refuse them before any work.
     plan(config, store, until)
     wanted = needed(config, until)
-    admit = {"train": lambda inputs: preflight.check_held_out(config, inputs["tokens"], wanted)}
+
+    def before_training(inputs: Any) -> None:
+        preflight.check_held_out(config, inputs["tokens"], wanted)
+        reports.samples(preflight.samples_by_source(config, inputs["tokens"], wanted))
+
+    admit = {"train": before_training}
     futures: dict[str, Any] = {}
 
     def submit(stage: Stage, stage_config: Any, **inputs: Any) -> Any:

@@ -7,6 +7,7 @@ import logging
 from typing import Any
 
 from flows import pictures
+from megatron_bridge.data import blend
 from megatron_bridge.resume import LOG, read_lines
 from tasks.core.artifacts import Artifact, EvalReport
 from tasks.core.errors import PipelineError, refused
@@ -112,6 +113,15 @@ def told(row: Row) -> Row:
     if row["state"] != "NotReached":
         _log.info("%s", line(row))
     return row
+
+
+def samples(rows: list[Row]) -> None:
+    """Show, before training, what it takes of each dataset: in the log and on its task run."""
+    from prefect.artifacts import create_table_artifact
+
+    for text in blend.lines(rows):
+        _log.info("%s", text)
+    create_table_artifact(table=rows, key="train-samples", description="samples of each source")
 
 
 def overview(rows: list[Row]) -> None:

@@ -137,6 +137,7 @@ def _verify(options: argparse.Namespace) -> int:
 
 
 def _train(options: argparse.Namespace) -> int:
+    from megatron_bridge.data import blend, words
     from megatron_bridge.runs import train
 
     fields: dict[str, Any] = {}
@@ -158,7 +159,7 @@ def _train(options: argparse.Namespace) -> int:
         spec = TrainSpec(
             config=TrainConfig(**fields),
             checkpoint=options.checkpoint.resolve(),
-            train_data=options.data.resolve(),
+            train_data=words.sources(options.data, options.repeats),
             end_of_document=options.end_of_document,
             run_dir=options.out.resolve(),
             unproven=options.unproven,
@@ -176,6 +177,7 @@ def _train(options: argparse.Namespace) -> int:
         metrics = train(
             spec,
             on_step=lambda line: bar(line["step"], spec.config.steps, "steps", line["loss"]),
+            on_table=lambda rows: print("\n".join(blend.lines(rows)), file=sys.stderr),
         )
     print(json.dumps(metrics, indent=1))
     return 0

@@ -133,9 +133,12 @@ _COMMANDS: dict[str, tuple[Callable[[argparse.ArgumentParser], Any], str, str]] 
     "train": (
         switches.add_train,
         "Train a checkpoint; the same call resumes a killed run.\n\n"
-        "Starts world_size ranks on this machine. Prints what was measured, in JSON.",
+        "Starts world_size ranks on this machine; before that, indexes the samples and tells what\n"
+        "is taken of each dataset. Prints what was measured, in JSON.",
         "  python -m megatron_bridge train ckpt --data tokens/train --end-of-document 0 \\\n"
-        "      --out run --set steps=100 world_size=2 tensor_parallel=2 learning_rate=1e-5",
+        "      --out run --set steps=100 world_size=2 tensor_parallel=2 learning_rate=1e-5\n"
+        "  python -m megatron_bridge train ckpt --data 0.7 web/train 0.3 books/train \\\n"
+        "      --repeats books/train --end-of-document 0 --out run --set steps=100",
     ),
     "logits": (
         switches.add_logits,

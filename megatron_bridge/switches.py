@@ -102,10 +102,20 @@ def add_train(command: argparse.ArgumentParser) -> None:
     command.add_argument("checkpoint", type=_path, help=f"the start: {_CHECKPOINT}")
     command.add_argument(
         "--data",
-        type=_path,
+        nargs="+",
         required=True,
         metavar="PREFIX",
-        help="the training split in Megatron's indexed format: PREFIX.bin and PREFIX.idx",
+        help="the training split in Megatron's indexed format: PREFIX.bin and PREFIX.idx; or "
+        "several with their weights: 0.7 PREFIX 0.3 PREFIX. A weight that asks for more than is "
+        "there is refused",
+    )
+    command.add_argument(
+        "--repeats",
+        nargs="+",
+        type=_path,
+        default=[],
+        metavar="PREFIX",
+        help="datasets that may be gone through more than once, of several; a single one may",
     )
     command.add_argument(
         "--end-of-document",

@@ -55,7 +55,11 @@ class Indexed(GPTDataset):
         """The documents that a sample's tokens come from, in the source's own numbering."""
         place = int(self.shuffle_index[sample])
         first, last = self.sample_index[place][0], self.sample_index[place + 1][0]
-        return [int(i) for i in self.document_index[first : last + 1]]
+        sequences = self.document_index[first : last + 1]
+        # A document may have several sequences.
+        places = numpy.searchsorted(self.dataset.document_indices, sequences, side="right") - 1
+        found: list[int] = places.tolist()
+        return found
 
 
 @dataclass

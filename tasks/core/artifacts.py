@@ -36,6 +36,11 @@ class Artifact(BaseModel):
         return self.record.label
 
     @property
+    def name(self) -> str:
+        """Label and fingerprint, as in the path."""
+        return f"{self.label}/{self.fingerprint}"
+
+    @property
     def metrics(self) -> dict[str, Any]:
         """What the stage measured, as JSON values."""
         return self.record.metrics

@@ -101,14 +101,18 @@ def require(held: int, length: int, most: int, least: int, where: object) -> Non
         )  # fmt: skip
 
 
-def prove_unseen(documents: Sequence[dict[str, Any]], data: Path, ledger: Path) -> dict[str, Any]:
+def prove_unseen(
+    documents: Sequence[dict[str, Any]], data: Path, ledger: Path, source: int | None = 0
+) -> dict[str, Any]:
     """Show that no training sample took a token from any of these documents.
 
     Args:
         documents: held-out ones.
         data: the token dataset's folder.
-        ledger: the training run's: JSON lines with the documents of each rank's samples, in the
-            training split's numbering.
+        ledger: the training run's: JSON lines with the source and the documents of each rank's
+            samples, in the numbering of the source's training split.
+        source: which of the run's sources this dataset is; None where it is none of them. The
+            others were made of other corpora, whose documents are other ones.
 
     Returns:
         training_documents (number seen), training_samples, shared (an empty list).
@@ -117,13 +121,15 @@ def prove_unseen(documents: Sequence[dict[str, Any]], data: Path, ledger: Path) 
         ProofError: a document was seen in training.
     """
     ids = {d["index"]: d["id"] for d in read_documents(data) if d["split"] == "train"}
-    seen: set[str] = set()
+    seen: set[tuple[int, int]] = set()
     samples = 0
     for line in _json_lines(ledger):
-        for sample in (sample for rank in line["documents"] for sample in rank):
-            seen.update(ids[index] for index in sample)
-            samples += 1
-    shared = sorted({document["id"] for document in documents} & seen)
+        for rank in zip(line["sources"], line["documents"], strict=True):
+            for place, sample in zip(*rank, strict=True):
+                seen.update((place, index) for index in sample)
+                samples += 1
+    own = {ids[index] for place, index in seen if place == source}
+    shared = sorted({document["id"] for document in documents} & own)
     if shared or not samples:
         raise ProofError(
             "The evaluation text is not held out", where=ledger,

@@ -84,7 +84,10 @@ def evaluate(
         tokens.data, tokens.metrics["dtype"],
         config.sequence_length, config.max_tokens, config.min_tokens,
     )  # fmt: skip
-    proof = heldout.prove_unseen(chosen.documents, tokens.data, trained.data / "ledger.jsonl")
+    taken = [row["source"] for row in trained.metrics["blend"]]
+    source = taken.index(tokens.name) if tokens.name in taken else None
+    ledger = trained.data / "ledger.jsonl"
+    proof = heldout.prove_unseen(chosen.documents, tokens.data, ledger, source)
     models = {
         ("megatron", "before"): start.checkpoint,
         ("hf", "before"): start_model.folder,

@@ -13,7 +13,7 @@ import torch
 
 from megatron_bridge import resume
 from megatron_bridge.config import DataSource, TrainConfig, TrainSpec
-from megatron_bridge.data import blend, indices
+from megatron_bridge.data import blend, indices, words
 from megatron_bridge.errors import ConfigError, InputError
 
 with warnings.catch_warnings():
@@ -148,10 +148,29 @@ def test_a_blend_is_that_of_blendeddataset(tmp_path: Path, weights: list[float])
     for number, dataset in enumerate(own.datasets):
         check_arrays(found.folder, number, dataset)
     assert same(own, read, range(len(own)))
+    for sample in range(len(own)):
+        source, number = read.locate(sample)
+        documents = own.datasets[source]._query_document_sample_shuffle_indices(number)[1]
+        assert read.sources[source].documents(number) == documents.tolist()
     counted = np.bincount(own.dataset_index[: config.samples], minlength=len(weights)).tolist()
     assert [row["samples"] for row in found.rows] == counted
     bound = blend.at_most(weights, config.samples)
     assert all(count <= most for count, most in zip(counted, bound, strict=True))
+
+
+def test_documents_of_several_sequences_are_counted_and_told_as_documents(tmp_path: Path) -> None:
+    builder = IndexedDatasetBuilder(f"{tmp_path}/train.bin", dtype=np.uint16)
+    for number in range(9):
+        builder.add_document(np.full(30, number), [10, 15, 5])
+    builder.finalize(f"{tmp_path}/train.idx")
+    config = TrainConfig(steps=20, global_batch_size=1, sequence_length=13)
+    found, read = ours(tmp_path / "run", [DataSource(prefix=tmp_path / "train")], config)
+    assert found.rows[0]["documents"] == 9
+    check_arrays(found.folder, 0, theirs([tmp_path / "train"], None, config))
+    for i in range(20):
+        # Each token is its document's number, and the last label is one more.
+        tokens = [*read[i]["tokens"].tolist(), int(read[i]["labels"][-1])]
+        assert set(read.sources[0].documents(i)) == set(tokens)
 
 
 def test_a_rank_reads_what_was_built_and_builds_nothing(tmp_path: Path) -> None:
@@ -243,14 +262,28 @@ def test_a_damaged_dataset_is_refused(tmp_path: Path) -> None:
     prefix = write(tmp_path / "train", [20, 30])
     source = [DataSource(prefix=prefix)]
     whole = {suffix: Path(f"{prefix}{suffix}").read_bytes() for suffix in (".bin", ".idx")}
-    for suffix, content, words in [
+    for suffix, content, said in [
         (".bin", whole[".bin"][:-2], "98 bytes"),
         (".idx", whole[".idx"][:-2], "damaged"),
         (".idx", b"PK" + whole[".idx"][2:], "begins"),
         (".idx", b"", "an empty file"),
     ]:
         Path(f"{prefix}{suffix}").write_bytes(content)
-        with pytest.raises(InputError, match=words):
+        with pytest.raises(InputError, match=said):
             indices.build(source, config, tmp_path / "index")
         Path(f"{prefix}{suffix}").write_bytes(whole[suffix])
     assert indices.build(source, config, tmp_path / "index").rows[0]["tokens"] == 50
+
+
+def test_datasets_are_named_as_megatron_lm_names_them(tmp_path: Path) -> None:
+    a, b = tmp_path / "a", tmp_path / "b"
+    assert words.sources([str(a)], []) == a
+    assert words.sources(["0.7", str(a), "3", str(b)], [b]) == (
+        DataSource(prefix=a, weight=0.7, name=str(a)),
+        DataSource(prefix=b, weight=3, name=str(b), repeats=True),
+    )
+    for wrong in (["0.7", "a", "b"], ["a", "b"], ["0", "a", "1", "b"], ["-1", "a"], ["nan", "a"]):
+        with pytest.raises(ConfigError, match="weights above 0 and prefixes in turn"):
+            words.sources(wrong, [])
+    with pytest.raises(ConfigError, match=r"no dataset of the blend.*Got: .*c\."):
+        words.sources(["1", str(a)], [tmp_path / "c"])

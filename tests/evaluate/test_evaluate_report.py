@@ -43,7 +43,10 @@ def data(tmp_path: Path) -> Path:
 
 def ledger(path: Path, *documents: int) -> Path:
     """Two steps of two ranks, a sample each."""
-    lines = [{"step": step, "documents": [[[documents[0]]], [list(documents)]]} for step in (1, 2)]
+    lines = [
+        {"step": step, "sources": [[0], [0]], "documents": [[[documents[0]]], [list(documents)]]}
+        for step in (1, 2)
+    ]
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
     return path
 
@@ -85,6 +88,10 @@ def test_held_out_means_in_no_training_sample(data: Path, tmp_path: Path) -> Non
     (data / "documents.jsonl").write_text(text)
     with pytest.raises(ProofError, match=r"not held out.*\['12'\]"):
         heldout.prove_unseen(chosen, data, tmp_path / "ledger.jsonl")
+    # Of another corpus in the blend, document 4 is another one, and so is id 12.
+    for source in (1, None):
+        other = heldout.prove_unseen(chosen, data, tmp_path / "ledger.jsonl", source)
+        assert other == seen
 
 
 def test_an_empty_ledger_proves_nothing(data: Path, tmp_path: Path) -> None:
@@ -148,7 +155,8 @@ class Sealed:
     """Stands for the sealed outputs that evaluate reads."""
 
     def __init__(self, data: Path) -> None:
-        self.data, self.checkpoint, self.metrics = data, data / "checkpoint", {"dtype": "uint16"}
+        self.data, self.checkpoint, self.name = data, data / "checkpoint", "tokens"
+        self.metrics = {"dtype": "uint16", "blend": [{"source": "tokens"}]}
 
 
 def test_a_wrong_conversion_does_not_pass(

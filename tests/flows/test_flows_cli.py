@@ -20,7 +20,9 @@ from tasks.core.store import Store
 
 RECIPE = Path(__file__).parents[2] / "deploy" / "recipes" / "toy.yaml"
 ABC = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
-METRICS = {"splits": {name: {"tokens": 9000} for name in ("train", "validation", "test")}}
+METRICS = {
+    "splits": {name: {"documents": 9, "tokens": 9000} for name in ("train", "validation", "test")}
+}
 AFTER_TRAIN = ["train", "to_hf", "evaluate", "export"]
 
 
@@ -78,6 +80,39 @@ def test_plan_marks_what_depends_on_a_change(
     assert [name for name, state in states(changed).items() if state == "to build"] == AFTER_TRAIN
     runtime = ask(capsys, "plan", RECIPE, "train.checkpoint_every=1", "--root", store.root)
     assert set(states(runtime).values()) == {"sealed"}
+
+
+def test_plan_tells_what_training_takes_of_each_source(
+    store: Store, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    # 6 steps of 4 samples of 64 tokens, of 9,000.
+    (row,) = ask(capsys, "plan", RECIPE, "--root", store.root)["samples"]
+    line = plan(load(RECIPE), store)["tokens"].artifact
+    assert line is not None
+    assert row == {
+        "source": line.name, "documents": 9, "tokens": 9000, "weight": 1.0, "samples": 24,
+        "epochs": 0.1707, "repeated_tokens": 0,
+    }  # fmt: skip
+    assert _guarded(["plan", str(RECIPE), "--root", str(store.root)]) == 0
+    assert capsys.readouterr().out.splitlines()[-1].split()[-3:] == ["24", "0.1707", "0"]
+
+    other = seal(tmp_path / "other", "clean.min_words=51")
+    place = plan(load(RECIPE, ["clean.min_words=51"]), other)["tokens"].artifact
+    assert place is not None
+    blended = f"train.blend=[{{tokens: line, weight: 1}}, {{tokens: {place.path}, weight: 3}}]"
+    answer = ask(capsys, "plan", RECIPE, blended, "--root", store.root)
+    assert [name for name, state in states(answer).items() if state == "to build"] == AFTER_TRAIN
+    assert [(row["samples"], row["weight"]) for row in answer["samples"]] == [(6, 0.25), (18, 0.75)]
+    changed = ask(capsys, "why", RECIPE, "train", blended, "--root", store.root)["differences"]
+    assert len(changed) == 1
+    assert place.fingerprint in changed[0]
+    assert str(place.path) not in changed[0]
+    assert (
+        _guarded(["plan", str(RECIPE), blended, "train.steps=60", "--root", str(store.root)]) == 2
+    )
+    said = capsys.readouterr().err
+    assert "A weight asks for more of a source than is there" in said
+    assert place.name in said
 
 
 def test_plan_refuses_too_little_held_out_text(store: Store) -> None:

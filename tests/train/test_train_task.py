@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import shutil
 from pathlib import Path
@@ -41,10 +42,24 @@ def start(config: FolderConfig, ctx: Context) -> dict[str, Any]:
     return {}
 
 
+class TokensConfig(BaseModel):
+    documents: int = 60
+    tokenizer: str = "{}"
+    seed: int = 1
+
+
 @stage("tokens", version=1, output=TokenDataset, label=lambda config, inputs: "toy")
-def tokens(config: FolderConfig, ctx: Context) -> dict[str, Any]:
-    toys.indexed_dataset(ctx.out / "train")
-    return {"end_of_document": toys.END_OF_DOCUMENT}
+def tokens(config: TokensConfig, ctx: Context) -> dict[str, Any]:
+    toys.indexed_dataset(ctx.out / "train", config.documents)
+    (ctx.out / "tokenizer.json").write_text(config.tokenizer)
+    count = sum(range(21, 21 + config.documents))
+    return {
+        "end_of_document": toys.END_OF_DOCUMENT,
+        "vocab_size": toys.VOCAB,
+        "dtype": "uint16",
+        "tokenizer_sha256": hashlib.sha256(config.tokenizer.encode()).hexdigest(),
+        "splits": {"train": {"documents": config.documents, "tokens": count}},
+    }
 
 
 @pytest.fixture(scope="module")
@@ -55,7 +70,7 @@ def line(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     store = Store(root / "store")
     inputs = {
         "start": start.build(store, FolderConfig(folder=str(root / "start"))).artifact,
-        "tokens": tokens.build(store, FolderConfig(folder="")).artifact,
+        "tokens": tokens.build(store, TokensConfig()).artifact,
     }
     told: list[str] = []
     outcome = train.build(store, CONFIG, inputs, listener=lambda part, text: told.append(text))
@@ -75,6 +90,10 @@ def test_a_sealed_run_holds_checkpoint_log_and_ledger(line: dict[str, Any]) -> N
     assert metrics["steps"] == 3
     assert metrics["resumed_from"] == 0
     assert metrics["epochs"] == pytest.approx(360 / sum(range(21, 81)), abs=1e-4)
+    assert metrics["blend"] == [
+        {"source": line["inputs"]["tokens"].name, "documents": 60, "tokens": 3030, "weight": 1.0,
+         "samples": 12, "epochs": 0.1188, "repeated_tokens": 0}
+    ]  # fmt: skip
     assert any("3/3 steps loss" in text for text in line["told"])
     assert not (artifact.path / "work").exists()
 
