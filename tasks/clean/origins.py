@@ -13,7 +13,7 @@ from tasks.clean.kinds import Kind
 from tasks.clean.library import writing
 from tasks.clean.mediawiki import TEMPLATE, Site, day_in, day_of, is_template, read_page
 from tasks.clean.pages import Options, Origin
-from tasks.clean.raw import Raw
+from tasks.clean.raw import Raw, Reader
 from tasks.clean.rows import Rows
 
 
@@ -45,7 +45,7 @@ class SourceFile:
     ) -> None:
         self.read = 0
         self._progress = progress
-        self._reader: Dump | Rows
+        self._reader: Reader
         if kind == "dump":
             self._reader = Dump(path, on_damage, self._told, threads)
         else:
@@ -72,7 +72,7 @@ class SourceFile:
 
     def origin(self) -> Origin:
         """What is known by now: a dump's wiki from its first page on, the rest in the end."""
-        if isinstance(self._reader, Rows):
+        if not isinstance(self._reader, Dump):
             return Origin(Site(language=self._language, name=""))
         today = day_in(self._reader.path.name) or self._newest
         return Origin(self._reader.site, today, self._library if self._templates else None)

@@ -6,6 +6,7 @@ there as a whole or not at all, so a run that was killed goes on with the shards
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import struct
@@ -27,6 +28,7 @@ from tasks.clean.raw import Raw
 _SMALLEST, _LARGEST, _OF_A_SIZE = 1 << 18, 1 << 22, 8
 # A raw's file, its place there, and its length.
 _HEAD = struct.Struct("<IQQI")
+_SIZES = "sizes.json"
 
 
 def layout() -> tuple[int, ...]:
@@ -89,6 +91,7 @@ class Shard:
         work = Path(mkdtemp(prefix=".", dir=self.sealed.parent))
         try:
             yield work
+            (work / _SIZES).write_text(json.dumps(_sizes(work)))
             os.rename(work, self.sealed)
         except OSError:
             # A cluster may give a shard to two workers; both make the same of it.
@@ -142,8 +145,9 @@ class Cutter:
         self._before = 0
         for name in ("waiting", "sealed"):
             (folder / name).mkdir(parents=True, exist_ok=True)
-        for left in (folder / "sealed").glob(".*"):
-            shutil.rmtree(left, ignore_errors=True)
+        for left in (folder / "sealed").iterdir():
+            if left.name.startswith(".") or not _is_whole(left):
+                shutil.rmtree(left, ignore_errors=True)
 
     def shards(
         self, files: Sequence[tuple[str, Path]], progress: Callable[[int], None]
@@ -251,3 +255,17 @@ class Cutter:
                 origin = replace(source.origin, library=library)
                 cut.sources[number] = replace(source, origin=origin)
         return cut
+
+
+def _sizes(folder: Path) -> dict[str, int]:
+    files = (path for path in folder.rglob("*") if path.is_file() and path.name != _SIZES)
+    return {path.relative_to(folder).as_posix(): path.stat().st_size for path in files}
+
+
+def _is_whole(folder: Path) -> bool:
+    """Whether a result is as it was sealed: where a machine goes down, files may end early."""
+    try:
+        told = json.loads((folder / _SIZES).read_bytes())
+    except (FileNotFoundError, ValueError):
+        return False
+    return bool(told == _sizes(folder))

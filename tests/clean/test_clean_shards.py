@@ -140,6 +140,20 @@ def test_a_run_that_failed_goes_on_with_the_shards_that_are_not_sealed(
     assert list((tmp_path / "run").glob("scratch/*/waiting/*")) == []
 
 
+def test_a_sealed_shard_that_a_machine_has_lost_a_piece_of_is_done_again(
+    corpus: Path, tmp_path: Path, done: Counter[int]
+) -> None:
+    _write(corpus, tmp_path / "whole")
+    _write(corpus, tmp_path / "run")
+    done.clear()
+    for number, name in ((3, "documents.jsonl"), (5, "counts.json")):
+        (path,) = (tmp_path / "run").glob(f"scratch/*/sealed/{number:05}/{name}")
+        os.truncate(path, 9)
+    _write(corpus, tmp_path / "run")
+    assert done == {3: 1, 5: 1}
+    assert _digests(tmp_path / "run") == _digests(tmp_path / "whole")
+
+
 def test_other_options_take_nothing_over(corpus: Path, tmp_path: Path, done: Counter[int]) -> None:
     _write(corpus, tmp_path, min_words=20)
     number, (old,) = len(done), (tmp_path / "scratch").iterdir()
