@@ -149,6 +149,19 @@ def _source(name: str, content: bytes, until: str = "clean") -> Callable[[Place]
     return prepare
 
 
+def _empty_folder(place: Place) -> Arguments:
+    (place.folder / "empty").mkdir()
+    return place.plan(f"ingest.source={place.folder / 'empty'}")
+
+
+def _parquet(place: Place) -> Arguments:
+    import pyarrow
+    from pyarrow import parquet
+
+    parquet.write_table(pyarrow.table({"body": ["a"]}), place.folder / "rows.parquet")
+    return place.run(f"ingest.source={place.folder / 'rows.parquet'}", until="clean")
+
+
 def _truncated(place: Place) -> Arguments:
     whole = bz2.compress((place.folder / "dump.xml").read_bytes())
     return _source("dump.xml.bz2", whole[: len(whole) // 2])(place)
@@ -277,13 +290,35 @@ _LONG_EVALUATION = ("evaluate.min_tokens=100000", "evaluate.max_tokens=200000")
 
 SOURCES = [
     Case("no such file", _planned("ingest.source=/no/such/dump.xml.bz2"), ("/no/such/dump",)),
-    Case("a folder", _planned("ingest.source=/tmp"), ("a folder",)),
+    Case("an empty folder", lambda place: _empty_folder(place), ("no file", "ingest.source")),
+    Case("a pattern", _planned("ingest.source=/no/such/*.jsonl"), ("/no/such/*.jsonl",)),
+    Case("a pattern that matches nothing", _planned(f"ingest.source={TOY}/*.parquet"),
+         ("No file matches", "toy/*.parquet")),
+    Case("no source", _planned("ingest.source=[]"), ("ingest.source", "a list")),
+    Case("the same source twice", _planned(f"ingest.source=[{TOY}, {TOY}/*.json]"),
+         ("same file", "config.json")),
+    Case("a digest of two files", _planned(f"ingest.source={TOY}", f"ingest.sha256={'0' * 64}"),
+         ("asked of several files",)),
     Case("empty file", _source("dump.xml", b""), ("empty", "0 bytes")),
-    Case("text", _source("notes.txt", b"Some words.\n" * 9), ("MediaWiki", "Some words")),
+    Case("text of some words", _source("notes.txt", b"Some words.\n" * 9),
+         ("No article was left",), 1),
     Case("HTML", _source("page.html", b"<!DOCTYPE html><html><body>404</body></html>"),
          ("MediaWiki", "html")),
     Case("PNG", _source("picture.png", _PNG), ("MediaWiki", "PNG")),
-    Case("text in bz2", _source("notes.bz2", bz2.compress(b"Some words.\n" * 9)), ("MediaWiki",)),
+    Case("binary in bz2", _source("notes.bz2", bz2.compress(_PNG)), ("MediaWiki", "PNG")),
+    Case("an archive", _source("corpus.tar.gz", b"x"), ("unpack it",)),
+    Case("an archive without its name", _source("corpus", b"PK\3\4"), ("zip", "unpack it")),
+    Case("one JSON list", _source("rows.json", b'[{"text": "a"}, {"text": "b"}]'),
+         ("jq -c '.[]'",)),
+    Case("pretty JSON", _source("rows.json", b'{\n "text": "a",\n "id": 1\n}\n'), ("jq -c .",)),
+    Case("UTF-16", _source("notes.txt", "Some words".encode("utf-16")), ("UTF-16", "iconv")),
+    Case("no text in Parquet", lambda place: _parquet(place), ("clean.text_field", "body")),
+    Case("truncated Parquet", _source("rows.parquet", b"PAR1 and so on"), ("damaged or ends",)),
+    Case("no keys for OSS", _planned("ingest.source=oss://bucket/*.jsonl"),
+         ("OSS_ACCESS_KEY_ID", "no other place")),
+    Case("a chain of URLs", _planned("ingest.source=zip://x::https://host/y"), ("chain",)),
+    Case("a folder of a web server", _planned("ingest.source=https://host/data/"),
+         ("name every file",)),
     Case("truncated bz2", _truncated, ("damaged or ends early", "clean.on_damage=keep")),
     Case("wrong digest", _planned(f"ingest.sha256={'0' * 64}"), ("sha256",)),
     Case("unknown scheme", _planned("ingest.source=gopher://host/dump"), ("gopher", "package://")),
