@@ -112,7 +112,8 @@ def prove_unseen(
         ledger: the training run's: JSON lines with the source and the documents of each rank's
             samples, in the numbering of the source's training split.
         source: which of the run's sources this dataset is; None where it is none of them. The
-            others were made of other corpora, whose documents are other ones.
+            ids of the others, of other corpora, say nothing here: they were split alike, so what
+            they share with this one lies in the same split.
 
     Returns:
         training_documents (number seen), training_samples, shared (an empty list).

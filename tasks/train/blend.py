@@ -19,7 +19,8 @@ from tasks.core.fingerprint import sha256_file
 from tasks.core.record import RECORD_NAME, decode
 
 LINE = "line"
-_SAME = ("tokenizer_sha256", "vocab_size", "dtype", "end_of_document")
+_MODELS = ("tokenizer_sha256", "vocab_size", "dtype", "end_of_document")
+_SPLIT_BY = ("seed", "validation", "test")
 
 
 class Portion(BaseModel):
@@ -124,13 +125,23 @@ def _open(place: str) -> TokenDataset:
 
 
 def _fits(dataset: TokenDataset, line: TokenDataset) -> None:
-    for key in _SAME:
+    for key in _MODELS:
         got, expected = dataset.metrics.get(key), line.metrics.get(key)
         if got != expected:
             raise InputError(
                 f"A blended dataset does not fit the model: its {key} is another",
                 where=f"train.blend, {dataset.path}", expected=f"{expected}, as in {line.path}",
                 got=got, fix="make it anew with the tokens stage of a line with the same model",
+            )  # fmt: skip
+    for key in _SPLIT_BY:
+        got, expected = (one.record.identity["identity"].get(key) for one in (dataset, line))
+        if got != expected:
+            # Splits are dealt by a hash of a document's id: what is in both, is in the same one.
+            raise InputError(
+                "A blended dataset was split in another way, so that what is held out here may be "
+                f"trained on there: its tokens.{key} is another",
+                where=f"train.blend, {dataset.path}", expected=f"{expected}, as in {line.path}",
+                got=got, fix=f"make it anew with tokens.{key}={expected}",
             )  # fmt: skip
 
 
@@ -152,10 +163,9 @@ def _corpus(dataset: TokenDataset) -> str:
 
 
 def _twice(dataset: TokenDataset, twin: TokenDataset) -> ConfigError:
-    # Split by another seed, what one holds back for evaluation the other trains on.
     return ConfigError(
         "Two datasets of a blend were made of one corpus", where=f"train.blend, {dataset.path}",
-        expected="each corpus once, so that no document is in two splits or counted twice",
+        expected="each corpus once, so that its weight is the one that is told",
         got=f"the documents of {twin.path} again",
         fix=f"leave one out, and name the line's own as `{LINE}`",
     )  # fmt: skip

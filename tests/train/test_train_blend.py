@@ -20,6 +20,7 @@ from megatron_bridge.data import indices
 from tasks.core.artifacts import TokenDataset
 from tasks.core.errors import ConfigError, InputError, ProofError, RetryableError
 from tasks.core.store import Store
+from tasks.tokens.task import TokensConfig as RealTokensConfig
 from tasks.train import blend
 from tasks.train.blend import Portion
 from tasks.train.task import TrainStage, train
@@ -155,6 +156,10 @@ def test_what_does_not_fit_is_refused(line: dict[str, Any], tmp_path: Path) -> N
     foreign = dataset(line, "foreign", documents=30, tokenizer="[]")
     with pytest.raises(InputError, match=r"does not fit the model: its tokenizer_sha256"):
         blend.table([first, foreign], own, 5, 30)
+    for field, config in (("seed", {"seed": 2}), ("test", {"test": 0.1})):
+        apart = dataset(line, field, documents=30, **config)
+        with pytest.raises(InputError, match=rf"split in another way.*its tokens\.{field} is"):
+            blend.table([first, apart], own, 5, 30)
     with pytest.raises(InputError, match=r"no sealed token dataset.*nowhere"):
         blend.identity([first, Portion(tokens="/nowhere", weight=1)])
     with pytest.raises(InputError, match=r"one of to_megatron"):
@@ -164,6 +169,10 @@ def test_what_does_not_fit_is_refused(line: dict[str, Any], tmp_path: Path) -> N
             blend.table(twice, own, 5, 30)
     with pytest.raises(ValidationError):
         Portion(tokens="line", weight=0)
+
+
+def test_the_fields_that_deal_documents_to_splits_are_known() -> None:
+    assert set(blend._SPLIT_BY) <= RealTokensConfig.model_fields.keys()
 
 
 def test_another_models_tokens_are_refused(line: dict[str, Any]) -> None:

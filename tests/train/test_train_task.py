@@ -46,6 +46,8 @@ class TokensConfig(BaseModel):
     documents: int = 60
     tokenizer: str = "{}"
     seed: int = 1
+    validation: float = 0.05
+    test: float = 0.05
 
 
 @stage("tokens", version=1, output=TokenDataset, label=lambda config, inputs: "toy")
