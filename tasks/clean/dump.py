@@ -47,7 +47,7 @@ class Dump:
         on_damage: what to do where the file ends early or is broken: "error" raises, "keep" ends
             the stream with the last whole page and says so in `damage`.
         progress: called with the bytes of the file that have been read.
-        threads: how many decompress a bz2 file of many streams.
+        threads: how many decompress a bz2 file.
     """
 
     def __init__(

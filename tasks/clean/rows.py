@@ -64,7 +64,7 @@ class Rows:
         on_damage: what to do where the file ends early or is broken: "error" raises, "keep" ends
             with the last whole row and says so in `damage`.
         progress: called with the bytes of the file that have been read.
-        threads: how many decompress a bz2 file of many streams, or a Parquet file's columns.
+        threads: how many decompress a bz2 file, or a Parquet file's columns.
         fields: where the documents are in it.
     """
 

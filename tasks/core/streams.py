@@ -1,7 +1,6 @@
 """The bytes of a file, decompressed: bz2 of one stream or many, gz, xz and zst, in bounded memory.
 
-Wikimedia's multi-stream dumps are thousands of bz2 streams one behind the other, which threads
-decompress side by side: bz2 lets go of Python's lock.
+Threads decompress the blocks of a bz2 file side by side.
 """
 
 from __future__ import annotations
@@ -9,14 +8,12 @@ from __future__ import annotations
 import bz2
 import gzip
 import lzma
-import re
 import zlib
-from collections import deque
-from collections.abc import Callable, Generator, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from tasks.core import bz2_blocks
 from tasks.core.errors import ConfigError
 from tasks.core.sources import compression
 
@@ -25,12 +22,6 @@ DAMAGE = (EOFError, OSError, lzma.LZMAError, zlib.error)
 _PIECE = 1 << 18
 # Of zst, four bytes can be 128 KiB, and all that some bytes are comes at a time.
 _ZST_INPUT = 1 << 10
-# The mark of a stream with the mark of its first block: 80 bits that chance does not make.
-_STREAM = re.compile(rb"BZh[1-9]1AY&SY")
-# Wikimedia's streams hold 100 pages, some 0.5 MB; what is larger is read as it comes.
-_LONGEST_STREAM = 1 << 23
-# What a future may hold: a few bytes can be streams of gigabytes.
-_LARGEST_CONTENT = 1 << 24
 
 
 def pieces(path: Path, threads: int = 1) -> Iterator[tuple[bytes, int]]:
@@ -38,7 +29,7 @@ def pieces(path: Path, threads: int = 1) -> Iterator[tuple[bytes, int]]:
 
     Args:
         path: how it is compressed is told by its first bytes.
-        threads: how many decompress a bz2 file of many streams.
+        threads: how many decompress a bz2 file.
 
     Raises:
         ConfigError: the package for zst is missing.
@@ -49,10 +40,17 @@ def pieces(path: Path, threads: int = 1) -> Iterator[tuple[bytes, int]]:
     """
     kind = compression(path)
     with open(path, "rb") as raw:
-        if kind == "bz2" and threads > 1:
-            raw.seek((yield from _side_by_side(raw, threads)))
+        known = 0
+        if kind == "bz2":
+            # With one thread, too: of a damaged file all must get the same.
+            rest = yield from bz2_blocks.contents(raw, threads)
+            if rest is None:
+                return
+            known = rest.known
+            raw.seek(rest.stream)
         stream: Any = raw if kind == "none" else _OPENERS[kind](raw)
         try:
+            _skip(stream, known)
             # Only `read1` hands over what lies before the end of a file that ends early.
             while piece := stream.read1(_PIECE):
                 yield piece, raw.tell()
@@ -63,54 +61,10 @@ def pieces(path: Path, threads: int = 1) -> Iterator[tuple[bytes, int]]:
             raise
 
 
-def _side_by_side(raw: BinaryIO, threads: int) -> Generator[tuple[bytes, int], None, int]:
-    """The content of short, whole streams; returns where the first other one begins."""
-    waiting: deque[tuple[Future[bytes | None], int, int]] = deque()
-    done = 0
-    pool = ThreadPoolExecutor(threads)
-    try:
-        for source, start in _short_streams(raw):
-            waiting.append((pool.submit(_content, source), start, start + len(source)))
-            while len(waiting) > 2 * threads:
-                content = waiting[0][0].result()
-                if content is None:
-                    return done
-                done = waiting.popleft()[2]
-                yield content, done
-        while waiting and (content := waiting[0][0].result()) is not None:
-            done = waiting.popleft()[2]
-            yield content, done
-    finally:
-        pool.shutdown(wait=True, cancel_futures=True)
-    return done
-
-
-def _short_streams(raw: BinaryIO) -> Iterator[tuple[bytes, int]]:
-    """Whole streams, some at a time, and where they begin; ends before a long one."""
-    held, start = b"", 0
-    while len(held) <= _LONGEST_STREAM and (piece := raw.read(_PIECE)):
-        held += piece
-        marks = [match.start() for match in _STREAM.finditer(held, 1)]
-        if marks:
-            yield held[: marks[-1]], start
-            start += marks[-1]
-            held = held[marks[-1] :]
-
-
-def _content(source: bytes) -> bytes | None:
-    """What streams hold; None where that is too much at a time, or they are damaged."""
-    found, size = [], 0
-    while source:
-        stream = bz2.BZ2Decompressor()
-        try:
-            found.append(stream.decompress(source, _LARGEST_CONTENT - size))
-        except (OSError, EOFError):
-            return None
-        size += len(found[-1])
-        if not stream.eof or size >= _LARGEST_CONTENT:
-            return None
-        source = stream.unused_data
-    return b"".join(found)
+def _skip(stream: Any, size: int) -> None:
+    """Leave out what is known of a stream."""
+    while size and (piece := stream.read1(min(size, _PIECE))):
+        size -= len(piece)
 
 
 def _zst(raw: BinaryIO) -> Any:
