@@ -8,7 +8,6 @@ time they are plain numpy, and as fast from 2 kB a text on.
 from __future__ import annotations
 
 import json
-import re
 
 from tasks.tokens.encoders import Spec, Unsuited, unsuited
 from tasks.tokens.encoders.routing import Routed, any_of
@@ -25,7 +24,7 @@ def load(spec: Spec) -> Routed:
         from gigatoken._load.sentencepiece import sentencepiece_to_tokenizer_json
     except ImportError as error:
         raise Unsuited("the package gigatoken is not installed") from error
-    data, apart = spec.file.read_bytes(), re.compile(r"(?!)")
+    data, apart = spec.file.read_bytes(), None
     with unsuited("gigatoken cannot read it"):
         if spec.own == "sentencepiece":
             converted = sentencepiece_to_tokenizer_json(data)

@@ -34,7 +34,7 @@ class Routed:
         name: Name,
         fast: Callable[[str], NDArray[np.uint32]],
         spec: Spec,
-        apart: re.Pattern[str],
+        apart: re.Pattern[str] | None = None,
     ) -> None:
         self.name = name
         self._fast, self._apart = fast, apart
@@ -45,7 +45,7 @@ class Routed:
         return joined([self._of(text) for text in texts])
 
     def _of(self, text: str) -> Ids:
-        if not is_new(text) and not self._apart.search(text):
+        if not is_new(text) and not (self._apart and self._apart.search(text)):
             try:
                 return self._fast(text)
             except Unsuited:
@@ -53,9 +53,10 @@ class Routed:
         return load(self._own).encode([text])[0]
 
 
-def any_of(tokens: Iterable[str]) -> re.Pattern[str]:
-    """A pattern that matches each of these, and nothing where there are none."""
-    return re.compile("|".join(map(re.escape, tokens)) or "(?!)")
+def any_of(tokens: Iterable[str]) -> re.Pattern[str] | None:
+    """A pattern that matches each of these; None where there are none."""
+    alternatives = "|".join(map(re.escape, tokens))
+    return re.compile(alternatives) if alternatives else None
 
 
 def is_new(text: str) -> bool:
