@@ -30,8 +30,9 @@ def document(path: Path) -> Document:
 
     Returns:
         `path`, `stage`, `label`, `fingerprint`, `results` (the headline), `line` (every stage of
-        the line, with its state), `stages` (the records), `training` (the log), `evaluation`,
-        `served`, `cleaned` and `commands`; None or empty where the run has no such stage.
+        the line, with its state), `stages` (the records), `training` (the log), `sources` (of its
+        samples), `evaluation`, `served`, `cleaned` and `commands`; None or empty where the run has
+        no such stage.
 
     Raises:
         InputError: nothing is sealed there, or a file that a record lists cannot be read.
@@ -57,6 +58,7 @@ def document(path: Path) -> Document:
         "line": _line(order, stages),
         "stages": stages,
         "training": _lines(by_name.get("train"), LOG),
+        "sources": metrics.get("train", {}).get("blend", []),
         "evaluation": _file(by_name.get("evaluate"), "report.json"),
         "served": _file(by_name.get("export"), "proof.json"),
         "cleaned": _cleaned(by_name.get("clean")),

@@ -97,7 +97,13 @@ METRICS: dict[str, dict[str, Any]] = {
         "pages": 206, "articles": 96, "characters_out": 60000, "templates": {HOSTILE: 3},
     },
     "tokens": {"documents": 96, "tokens": 659896},
-    "train": {"steps": STEPS, "loss_first": 3.2, "loss_last": 2.8, "tokens": 153600},
+    "train": {
+        "steps": STEPS, "loss_first": 3.2, "loss_last": 2.8, "tokens": 153600,
+        "blend": [
+            {"source": HOSTILE, "documents": 96, "tokens": 659896, "weight": 1.0, "samples": 150,
+             "epochs": 0.2328, "repeated_tokens": 0}
+        ],
+    },
     "evaluate": EVALUATION["metrics"],
     "export": {"tokens_equal": True, "compared": ["ids"]},
 }  # fmt: skip
