@@ -16,6 +16,13 @@ import pytest
 from megatron_bridge.launch.process import tied
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    told = "Megatron-LM's source tree, for the tests that run its tools"
+    parser.addoption("--megatron-lm", type=Path, metavar="DIR", help=told)
+    told = "A folder with gpt2/ (vocab.json, merges.txt) and qwen3/, for the same tests"
+    parser.addoption("--tokenizers", type=Path, metavar="DIR", help=told)
+
+
 @pytest.fixture(autouse=True, scope="session")
 def one_build_a_model() -> Iterator[None]:
     """Every conversion builds its model on a rank of its own, which takes seconds to start."""

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from tasks.core import punkt
 from tasks.tokens.encoders import Ids, Spec, load
 from tasks.tokens.indexed import CODES, Writer
-from tasks.tokens.lines import Block, Line, lines, parse
+from tasks.tokens.lines import Block, Line, is_text, lines, parse
 
 SPLITS = ("train", "validation", "test")
 BATCH_BYTES = 1 << 18
@@ -269,7 +269,7 @@ def closed(
 def _sequences(value: Any, sentences: bool) -> list[str] | None:
     """A text, or one that is in pieces already; None for anything else."""
     pieces = value if isinstance(value, list) and not sentences else [value]
-    if not all(isinstance(piece, str) and _is_text(piece) for piece in pieces):
+    if not all(map(is_text, pieces)):
         return None
     return _sentences(pieces[0]) if sentences else pieces
 
@@ -278,14 +278,6 @@ def _sentences(text: str) -> list[str]:
     split = punkt.load("english").tokenize
     starts = range(0, len(text), _SENTENCES_OF)
     return [one for start in starts for one in split(text[start : start + _SENTENCES_OF])]
-
-
-def _is_text(value: str) -> bool:
-    """False for halves of surrogate pairs, which JSON can spell and no tokenizer can read."""
-    try:
-        return value.isascii() or value.encode() is not None
-    except UnicodeEncodeError:
-        return False
 
 
 def _line(value: dict[str, Any]) -> bytes:

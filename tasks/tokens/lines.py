@@ -152,9 +152,16 @@ def texts(found: Iterable[Line], keys: Sequence[str]) -> Iterator[str]:
     for line in found:
         value = parse(line)
         if isinstance(value, dict):
-            for key in keys:
-                text = value.get(key)
-                yield from (one for one in (text if isinstance(text, list) else [text]) if one)
+            for text in (value.get(key) for key in keys):
+                yield from filter(is_text, text if isinstance(text, list) else [text])
+
+
+def is_text(value: Any) -> bool:
+    """False for halves of surrogate pairs, too: JSON can spell them, no tokenizer can read them."""
+    try:
+        return isinstance(value, str) and (value.isascii() or value.encode() is not None)
+    except UnicodeEncodeError:
+        return False
 
 
 def _unpacked(file: Path, size: int) -> Iterator[tuple[int, bytes, int]]:

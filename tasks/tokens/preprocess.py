@@ -76,9 +76,9 @@ def preprocess(
         InputError: a file or the tokenizer cannot be read.
         RetryableError: a worker died, or the same command is running.
     """
+    _check_keys(options.json_keys)
     level = "sentence" if options.split_sentences else "document"
     outs = {key: out.with_name(f"{out.name}_{key}_{level}") for key in options.json_keys}
-    _check_keys(options.json_keys)
     for prefix in outs.values():
         require_absent(prefix)
     with _work(out.with_name(f".{out.name}.tokenize")) as work:
