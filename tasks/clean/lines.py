@@ -103,7 +103,8 @@ def _kept_lines(text: str, ledger: Ledger) -> str:
             if not _ANY_WORD.search(line):
                 continue
         if pending:
-            kept += [title for _, title in pending]
+            for _, title in pending:
+                kept += _behind(title) if CAPTION in title else (title,)
             pending.clear()
         kept += _behind(line) if captioned and CAPTION in line else (line.rstrip(),)
     return "\n".join(kept)
