@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 from typing import Any
-from urllib.parse import urlsplit
 
 from megatron_bridge.errors import ConfigError
 from megatron_bridge.sources.address import Address
@@ -52,12 +51,13 @@ def found(address: Address) -> dict[str, tuple[int, str]]:
         import oss2
     except ImportError:
         raise lacking() from None
-    parts = urlsplit(address.url)
-    key = parts.path.strip("/")
+    # A name may hold what would end the path of a web address.
+    place, _, key = address.url.partition("://")[2].partition("/")
+    key = key.strip("/")
     folder = f"{key}/" if key else ""
     try:
         auth = oss2.Auth(given["key"], given["secret"])
-        bucket = oss2.Bucket(auth, given["endpoint"], parts.netloc)
+        bucket = oss2.Bucket(auth, given["endpoint"], place)
         listing = oss2.ObjectIterator(bucket, prefix=folder, max_keys=_AT_A_TIME)
         files = {entry.key.removeprefix(folder): _told(entry.size, entry.etag) for entry in listing}
         # What is made in a console to stand for a folder.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import threading
+import time
 from collections import Counter
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -27,6 +28,7 @@ class Host(ThreadingHTTPServer):
         self.sent, self.ranges = Counter[str](), list[tuple[str, str | None]]()
         self.gives_ranges = self.tells_etag = True
         self.drops_after = self.drops = 0
+        self.pause = 0.0
         self.key = ""
 
     @property
@@ -59,6 +61,7 @@ class Handler(BaseHTTPRequestHandler):
             if server.key:
                 return self._answer(404, b"<Error><Code>NoSuchKey</Code></Error>")
             return self._answer(404, b"not here")
+        time.sleep(server.pause)
         data = server.files[path]
         headers = {"ETag": f'"{hashlib.md5(data).hexdigest()}"'} if server.tells_etag else {}
         if not asked or not server.gives_ranges:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from tasks.core.store import Store
 from tasks.ingest import fetching
 from tasks.ingest.task import IngestConfig, ingest
 
+ROOT = Path(__file__).parents[2]
 DATA = b"".join(b'{"text": "row %d"}\n' % number for number in range(20_000))
 DIGEST = hashlib.sha256(DATA).hexdigest()
 
@@ -102,6 +104,28 @@ def test_what_had_arrived_is_not_fetched_again(host: Any, tmp_path: Path) -> Non
     assert not list(artifact.path.glob("work*"))
 
 
+def test_a_killed_process_is_gone_on_with(host: Any, tmp_path: Path) -> None:
+    host.files["/rows.jsonl"], host.pause = DATA, 0.05
+    code = (
+        "import sys\nfrom tasks.core.store import Store\nfrom tasks.ingest import fetching, task\n"
+        "fetching._BLOCK = 1 << 16\n"
+        "task.ingest.build(Store(sys.argv[1]), task.IngestConfig(source=sys.argv[2]))"
+    )
+    url = f"{host.url}/rows.jsonl"
+    command = [sys.executable, "-c", code, str(tmp_path / "store"), url]
+    child = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.DEVNULL)
+    parts = lambda: list(tmp_path.glob("store/ingest/*/*/work/scratch/*.part"))  # noqa: E731
+    while child.poll() is None and not any(part.stat().st_size >= 1 << 17 for part in parts()):
+        time.sleep(0.01)
+    child.kill()
+    assert child.wait() == -9
+    (part,) = parts()
+    had, sent, host.pause = part.stat().st_size, host.sent["/rows.jsonl"], 0
+    (file,) = _build(tmp_path, url).artifact.files
+    assert file.read_bytes() == DATA
+    assert host.sent["/rows.jsonl"] - sent <= len(DATA) - had + (1 << 16)
+
+
 @pytest.mark.parametrize("ranges", [True, False])
 @pytest.mark.parametrize("after", [2, 4])
 def test_a_file_that_changes_is_an_error(
@@ -173,17 +197,31 @@ def test_oss(bucket: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     assert "geheim" not in str(error.value)
 
 
+@pytest.mark.parametrize(
+    ("package", "url", "fix"),
+    [("oss2", "oss://bucket/x", r"pip install 'megaline\[oss\]'"), ("s3fs", "s3://b/x", "s3fs")],
+)
+def test_a_package_that_is_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, package: str, url: str, fix: str
+) -> None:
+    for name in ("OSS_ACCESS_KEY_ID", "OSS_ACCESS_KEY_SECRET", "OSS_ENDPOINT"):
+        monkeypatch.setenv(name, "x")
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(ConfigError, match=fix):
+        _build(tmp_path, url)
+
+
 def test_a_plan_of_files_here_loads_no_client(tmp_path: Path) -> None:
     (tmp_path / "x.txt").write_text("x")
+    recipe = ROOT / "deploy" / "recipes" / "toy.yaml"
+    words = ["plan", str(recipe), f"ingest.source={tmp_path}/*.txt", "--root", f"{tmp_path}/store"]
     code = (
-        "import sys\nfrom pathlib import Path\nfrom tasks.core.fingerprint import DigestCache\n"
-        "from tasks.ingest.task import IngestConfig, ingest\n"
-        f"config = IngestConfig(source={str(tmp_path / 'x.txt')!r})\n"
-        f"ingest.fingerprint(config, [], DigestCache(Path({str(tmp_path / 'digests')!r})))\n"
-        "print({'torch', 'prefect', 'fsspec', 'aiohttp', 'oss2'} & set(sys.modules))"
+        f"import atexit, sys\nfrom flows.cli import main\nsys.argv[1:] = {words!r}\n"
+        "heavy = {'torch', 'prefect', 'fsspec', 'aiohttp', 'pyarrow'}\n"
+        "atexit.register(lambda: print('loaded', sorted(heavy & set(sys.modules))))\nmain()"
     )
-    root = Path(__file__).parents[2]
     found = subprocess.run(
-        [sys.executable, "-c", code], cwd=root, capture_output=True, text=True, check=True
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
     )
-    assert found.stdout.strip() == "set()"
+    assert "ingest       to build" in found.stdout
+    assert found.stdout.splitlines()[-1] == "loaded []"
