@@ -94,8 +94,8 @@ class Rows:
 
         Raises:
             ConfigError: the package for zst or Parquet is missing.
-            InputError: damaged, and `on_damage` is "error" or no row stands before the damage; or a
-                Parquet file without the column of the text, or with one that holds no text.
+            InputError: damaged, and `on_damage` is "error"; or a Parquet file without the column of
+                the text, or with one that holds no text.
         """
         try:
             for raw in self._found():
@@ -156,7 +156,7 @@ class Rows:
 
     def _damaged(self, error: Exception) -> None:
         self.damage = f"after {self.rows} whole rows: {type(error).__name__}: {error}"
-        if not self._keep or self.rows == 0:
+        if not self._keep:
             raise InputError(
                 "The file is damaged or ends early", where=self.path,
                 expected="a whole file", got=self.damage,

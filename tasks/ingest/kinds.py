@@ -8,7 +8,8 @@ from pathlib import Path
 from tasks.core.errors import InputError
 
 _ARCHIVE = re.compile(r"\.(zip|7z|rar|tar|tgz|tbz2?|txz|tar\.(gz|bz2|xz|zst))$", re.IGNORECASE)
-_HISTORY = re.compile(r"meta-history|stub-|\bhistory\d*\.xml")
+_HISTORY = re.compile(r"(?:meta-history|stub-|\bhistory\d*\.)[^/]*xml")
+_TABLE = re.compile(r"\.(csv|tsv)(\.(gz|bz2|xz|zst))?$", re.IGNORECASE)
 _BINARY = {
     b"PK\x03\x04": "a zip archive",
     b"7z\xbc\xaf": "a 7z archive",
@@ -26,10 +27,12 @@ def refuse_name(name: str, where: str) -> None:
     """Refuse what its name tells to be no corpus.
 
     Raises:
-        InputError: an archive, or a dump of its pages' history.
+        InputError: an archive, a table in CSV, or a dump of its pages' history.
     """
     if _ARCHIVE.search(name):
         raise _archive(where, "an archive")
+    if _TABLE.search(name):
+        raise _unknown(where, "a table in CSV", "convert it to Parquet or JSON lines")
     if _HISTORY.search(name):
         raise InputError(
             "This dump holds the history of its pages, and not their text", where=where,
@@ -52,16 +55,16 @@ def refuse_content(path: Path, where: str) -> None:
         if head.startswith(magic):
             if "archive" in kind:
                 raise _archive(where, kind)
-            raise InputError(
-                "The source is of an unknown kind", where=where,
-                expected="a MediaWiki dump, JSON lines, Parquet or text",
-                got=f"{kind}: {head[:8]!r}", fix="name a corpus, or convert it to one of these",
-            )  # fmt: skip
+            raise _unknown(where, f"{kind}: {head[:8]!r}", "convert it to one of these")
 
 
 def _archive(where: str, got: str) -> InputError:
+    return _unknown(where, got, "unpack it, and name the folder")
+
+
+def _unknown(where: str, got: str, fix: str) -> InputError:
     return InputError(
-        "The source is of an unknown kind", where=where,
+        "The source is of an unknown kind", where=where, got=got,
         expected="a MediaWiki dump, JSON lines, Parquet or text, also in gz, bz2, xz or zst",
-        got=got, fix="unpack it, and name the folder",
+        fix=f"{fix}; or name the other files by a pattern",
     )  # fmt: skip

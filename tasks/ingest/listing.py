@@ -136,30 +136,31 @@ def _split(path: Path) -> tuple[Path, tuple[str, ...]]:
 
 
 def _below(base: Path, pattern: tuple[str, ...], skipped: Counter[str]) -> Iterator[Entry]:
-    for folder, folders, names in os.walk(base, onerror=_refuse):
-        inner = Path(folder).relative_to(base)
-        if not _deeper(len(inner.parts) + 1, pattern):
-            folders.clear()
-        for name in [*folders, *names]:
-            path, reason = Path(folder, name), ""
-            is_folder = name in folders
-            if not is_folder and pattern and not _matches((*inner.parts, name), pattern):
+    for place, folders, names in os.walk(base, onerror=_refuse):
+        inner = Path(place).relative_to(base)
+        descended = folders if _deeper(len(inner.parts) + 1, pattern) else []
+        # What is taken out here is not walked.
+        folders[:] = [name for name in descended if not _passed_over(Path(place, name), skipped)]
+        for name in names:
+            path = Path(place, name)
+            if pattern and not _matches((*inner.parts, name), pattern):
                 continue
-            size = 0
-            if name.startswith("."):
-                reason = "hidden"
-            elif path.is_symlink():
-                reason = "links"
-            elif not is_folder:
-                found = path.stat()
-                size = found.st_size
-                reason = "" if stat.S_ISREG(found.st_mode) else "special"
-                reason = reason or ("" if size else "empty")
-            if reason:
-                skipped[reason] += 1
-                folders[:] = [kept for kept in folders if kept != name]
-            elif not is_folder:
-                yield Entry((inner / name).as_posix(), path, size)
+            if not _passed_over(path, skipped):
+                yield Entry((inner / name).as_posix(), path, path.stat().st_size)
+
+
+def _passed_over(path: Path, skipped: Counter[str]) -> bool:
+    found = path.lstat()
+    if path.name.startswith("."):
+        reason = "hidden"
+    elif stat.S_ISLNK(found.st_mode):
+        reason = "links"
+    elif stat.S_ISREG(found.st_mode):
+        reason = "" if found.st_size else "empty"
+    else:
+        reason = "" if stat.S_ISDIR(found.st_mode) else "special"
+    skipped.update([reason] if reason else [])
+    return bool(reason)
 
 
 def _refuse(error: OSError) -> None:

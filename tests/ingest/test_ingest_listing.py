@@ -116,6 +116,7 @@ def test_what_was_sealed_is_found_wherever_it_lies_now(folder: Path, tmp_path: P
         ("{}/nothing", "does not exist"),
         ("{}/x.tar.gz", "an archive.*unpack it, and name the folder"),
         ("{}/x.ZIP", "an archive.*unpack it"),
+        ("{}/x.csv.gz", "a table in CSV.*convert it to Parquet"),
         ("{}/enwiki-pages-meta-history1.xml.bz2", "history of its pages"),
         ("{}/renamed", "zip archive.*unpack it"),
         ("{}/program", "a program"),
@@ -137,7 +138,13 @@ def test_others_are_refused(
     (tmp_path / "renamed").write_bytes(b"PK\x03\x04")
     (tmp_path / "program").write_bytes(b"\x7fELF\x02")
     (tmp_path / "hidden-tar").write_bytes(b"x".ljust(257, b"\0") + b"ustar")
-    for name in ("x.tar.gz", "x.ZIP", "enwiki-pages-meta-history1.xml.bz2", "bad/x\udcff"):
+    for name in (
+        "x.tar.gz",
+        "x.ZIP",
+        "x.csv.gz",
+        "enwiki-pages-meta-history1.xml.bz2",
+        "bad/x\udcff",
+    ):
         (tmp_path / name).write_text("x")
     config = IngestConfig(source=source.format(tmp_path))
     with pytest.raises((InputError, ConfigError), match=message) as error:
