@@ -157,13 +157,19 @@ def _by_character(text: str, steps: _Steps) -> str | None:
     None where such a step lays open what another looks for, as in an entity in full-width letters.
     """
     while True:
-        fixed = steps.single.sub(lambda match: steps.table[match[0]], text)
-        if steps.form and not _is_normal(fixed, steps.form):
+        fixed = text
+        # Few kinds of them, many times each; what takes their place is none of them.
+        for character in set(steps.single.findall(text)):
+            fixed = fixed.replace(character, steps.table[character])
+        normal = _is_normal(fixed, steps.form)
+        if steps.form and not normal:
             fixed = unicodedata.normalize(steps.form, fixed)
         if fixed == text:
             return text
         if next(_broken_lines(fixed, len(fixed), steps), None):
             return None
+        if normal:
+            return fixed
         text = fixed
 
 

@@ -40,6 +40,9 @@ class Rules(Thresholds, LineThresholds):
     mask: tuple[privacy.Kind, ...] = Field(
         (), description="What to mask: mail, phone, china_id, bank_card, ipv4, ipv6"
     )
+    quality_filters: bool = Field(
+        True, description="Drop documents that miss a threshold of words, sentences or repetition"
+    )
     language: Literal["keep"] | tuple[str, ...] = Field(
         "keep", description="Codes of the languages that stay; keep asks nothing"
     )
@@ -77,7 +80,8 @@ def prepare(rules: Rules, language: str) -> None:
     Raises:
         ConfigError: a package is missing, or does not know a language.
     """
-    require(rules.splitter, language)
+    if rules.quality_filters:
+        require(rules.splitter, language)
     if rules.language != "keep":
         _codes(rules.language)
 
@@ -116,7 +120,7 @@ def apply(text: str, language: str, rules: Rules) -> tuple[str, Account]:
         return text, account
     if rules.language != "keep":
         account.verdict = foreign(text, _codes(rules.language), rules.min_language_confidence)
-    if account.verdict is None:
+    if account.verdict is None and rules.quality_filters:
         account.verdict = reason_to_drop(text, language, rules)
     return text, account
 

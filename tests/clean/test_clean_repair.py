@@ -10,7 +10,7 @@ import pytest
 from ftfy.badness import MOJIBAKE_CATEGORIES, is_bad
 from ftfy.chardata import CHARMAP_ENCODINGS
 
-from tasks.clean.repair import Form, _doubt, repair
+from tasks.clean.repair import Form, _doubt, _steps, repair
 
 TEXTS = [
     "plain ASCII, nothing to do",
@@ -94,3 +94,9 @@ def test_one_long_line_is_cut_where_ftfy_cuts_it() -> None:
 def test_chinese_punctuation_stays() -> None:
     assert repair("他说：“好”，（是）", cjk=True) == "他说：“好”，（是）"
     assert repair("他说：“好”，（是）") == '他说:"好",(是)'
+
+
+@pytest.mark.parametrize("cjk", [False, True])
+def test_what_replaces_a_character_needs_no_replacing(cjk: bool) -> None:
+    table = _steps(cjk, "NFC").table
+    assert not set("".join(table.values())) & table.keys()

@@ -77,3 +77,10 @@ def test_unknown_kinds_are_refused() -> None:
     for field in ("mask", "drop_sections"):
         with pytest.raises(ValidationError, match=field):
             Rules.model_validate({field: ["names"]})
+
+
+def test_filters_can_be_left_out() -> None:
+    prepare(Rules(quality_filters=False, splitter="spacy"), "no language")
+    text, account = apply("Three words only", "en", Rules(quality_filters=False))
+    assert (text, account.verdict) == ("Three words only", None)
+    assert apply(text, "en", Rules())[1].verdict is not None
