@@ -120,6 +120,22 @@ def test_digest_of_a_fresh_file_is_not_remembered(tmp_path: Path) -> None:
     assert not (tmp_path / "digests.json").exists()
 
 
+def test_many_digests_are_written_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    files = [tmp_path / f"{number}" for number in range(9)]
+    for number, file in enumerate(files):
+        file.write_text(f"{number}")
+        os.utime(file, (1_000_000_000, 1_000_000_000))
+    written: list[object] = []
+    replace = os.replace
+    monkeypatch.setattr(os, "replace", lambda *names: written.append(names) or replace(*names))
+    cache = DigestCache(tmp_path / "digests.json")
+    found = cache.sha256_of(files)
+    assert found == [hashlib.sha256(file.read_bytes()).hexdigest() for file in files]
+    assert len(written) == 1
+    monkeypatch.setattr(fingerprint, "sha256_file", lambda path: pytest.fail("hashed again"))
+    assert cache.sha256_of(reversed(files)) == found[::-1]
+
+
 def test_damaged_cache_is_made_anew(tmp_path: Path, old_file: Path) -> None:
     (tmp_path / "digests.json").write_text("{half")
     DigestCache(tmp_path / "digests.json").sha256(old_file)
