@@ -75,6 +75,22 @@ TOOLS = """\
 {%- endfor %}
 {%- if add_generation_prompt %}{{- '<|assistant|>' }}{% endif %}"""
 
+# Takes a tool's message only after a call, calls only with arguments as text, and no other order;
+# a call has special tokens in its middle. There is no generation prompt.
+STRICT = """\
+{%- set ns = namespace(calls=false) %}
+{%- for m in messages %}
+{%- if m.role == 'assistant' and m.tool_calls %}
+{%- for call in m.tool_calls %}
+{{- '<|tool|>' + call.function.name + call.function.arguments + '<|eom|>' }}{% endfor %}
+{{- '</s>' }}{% set ns.calls = true %}
+{%- elif m.role == 'assistant' %}{{- m.content + '</s>' }}{% set ns.calls = false %}
+{%- elif m.role == 'tool' %}
+{%- if not ns.calls %}{{- raise_exception('no call before it') }}{% endif %}
+{{- '<|tool|>' + m.content + '<|end|>' }}
+{%- else %}{{- '<s>' + m.content + '<|end|>' }}{% endif %}
+{%- endfor %}"""
+
 # No special tokens at all.
 PLAIN = """\
 {%- for m in messages %}{{- m.role.upper() + ': ' + m.content + '\\n' }}{% endfor %}
@@ -158,6 +174,18 @@ CASES = {
             ],
         },
         ["[at {}]<|eom|>", "日本🗾<|eot|>"], 19,
+    ),
+    "calls that a template is strict about": Case(
+        STRICT,
+        {
+            "messages": [
+                {"role": "user", "content": "1+2?"},
+                {"role": "assistant", "content": None, "tool_calls": [CALL, CALL]},
+                {"role": "tool", "content": "3", "tool_call_id": "c1"},
+                {"role": "assistant", "content": "three"},
+            ]
+        },
+        ['<|tool|>add{"x": 1, "y": 2}<|eom|>' * 2 + "</s>", "three</s>"], 49,
     ),
     "an answer without weight": Case(
         CHATML,

@@ -141,6 +141,8 @@ ATTACK = "{{ messages.__class__.__mro__[1].__subclasses__() }}"
         (chat.INST, turns("a: hi", "u: x"), "refuses it: Roles must alternate"),
         (TWICE, turns("u: hi", "a: x"), "shows message 1 2 times"),
         (COUNTING, turns("u: hi", "a: x" * 9), "follows message 1 depends on its content"),
+        (CHATML, CASES["tool calls"].row, "does not show the calls of message 1"),
+        (chat.STRICT, turns("u: hi", "t: 3", "a: x"), "refuses it: no call before it"),
         (HIDING, turns("u: hi", "a: x"), "shows message 1 0 times"),
         (BLOCK_ELSEWHERE, turns("u: hi", "a: x"), "blocks do not hold message 1"),
         (ATTACK, turns("u: hi", "a: x"), "refuses it: .*unsafe"),

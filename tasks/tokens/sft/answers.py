@@ -10,9 +10,12 @@ own. Where the answers of the template are not unambiguous, the conversation is 
 
 from __future__ import annotations
 
+import dataclasses
 import functools
+import json
 import re
-from typing import NamedTuple
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 from tasks.tokens.sft.rows import Conversation, Message
 from tasks.tokens.sft.template import Refused, Template
@@ -39,10 +42,39 @@ class Answers(NamedTuple):
 def find(template: Template, conversation: Conversation) -> Answers:
     """Render a conversation and find its answers.
 
+    The arguments of tool calls are given as objects, or as JSON where the template takes no others.
+
     Raises:
         Refused: the template does not take the conversation, or the answers are ambiguous.
     """
-    return _Finder(template, conversation).answers()
+    try:
+        return _Finder(template, conversation).answers()
+    except Refused:
+        spelled = _spelled(conversation)
+        if spelled is None:
+            raise
+        try:
+            return _Finder(template, spelled).answers()
+        except Refused:
+            pass
+        raise
+
+
+def _spelled(conversation: Conversation) -> Conversation | None:
+    """The conversation with the arguments of its calls as JSON; None where there are none."""
+    if not any("tool_calls" in message for message in conversation.messages):
+        return None
+    messages = [dict(message) for message in conversation.messages]
+    for message in messages:
+        if "tool_calls" in message:
+            message["tool_calls"] = [_spelled_call(call) for call in message["tool_calls"]]
+    return dataclasses.replace(conversation, messages=messages)
+
+
+def _spelled_call(call: dict[str, Any]) -> dict[str, Any]:
+    function = call["function"]
+    arguments = json.dumps(function["arguments"], ensure_ascii=False)
+    return {**call, "function": {**function, "arguments": arguments}}
 
 
 class _Region(NamedTuple):
@@ -68,18 +100,38 @@ class _Finder:
     def answers(self) -> Answers:
         found: dict[int, Answer] = {}
         for place in self.places:
-            found[place] = (self._in_block if self.blocks else self._answer)(place, found)
+            found[place] = self._found(place, found)
+            self._check_calls(place, found[place])
         if self.blocks and len({(a.start, a.stop) for a in found.values()}) < len(self.blocks):
             raise Refused("the template's generation blocks hold more than the answers")
         left_out = self.conversation.unweighted
         spans = dict.fromkeys(answer for place, answer in found.items() if place not in left_out)
         return Answers(self.text, list(spans))
 
-    def _in_block(self, place: int, found: dict[int, Answer]) -> Answer:
-        """The `generation` block that holds an answer: its author says what bears loss."""
-        region = self._region(place)
+    def _found(self, place: int, found: dict[int, Answer]) -> Answer:
+        try:
+            answer = self._answer(place, found)
+        except Refused:
+            # Some templates refuse a tool's message without a call before it.
+            added = self._by_prefix(place)
+            if added is None:
+                raise
+            answer = added
+        return self._block(place, answer) if self.blocks else answer
+
+    def _check_calls(self, place: int, answer: Answer) -> None:
+        for call in self.messages[place].get("tool_calls", ()):
+            if call["function"]["name"] not in self.text[answer.start : answer.stop]:
+                raise Refused(f"the template does not show the calls of message {place}")
+
+    def _block(self, place: int, answer: Answer) -> Answer:
+        """The `generation` block of an answer: its author says what bears loss."""
+        try:
+            held: Answer | _Region = self._region(place)
+        except Refused:
+            held = answer
         for start, stop in self.blocks:
-            if start <= region.start and region.stop <= stop:
+            if start <= held.start and held.stop <= stop:
                 tokens = list(self.control.finditer(self.text, start, stop))
                 closed = bool(tokens) and not self.text[tokens[-1].end() : stop].strip()
                 return Answer(start, stop, closed)
@@ -124,6 +176,21 @@ class _Finder:
     def _turns_between(self, before: Answer, region: _Region) -> bool:
         return bool(self.control.search(self.text, before.stop, region.start))
 
+    def _by_prefix(self, place: int) -> Answer | None:
+        """What one message more adds to the text before it, where that is an answer for certain."""
+        start = self._prefix(place, prompt=bool(self._opening))
+        whole = self._prefix(place + 1)
+        if not start or not (whole.startswith(start) and self.text.startswith(whole)):
+            return None
+        marked = self._prefix(place, more=[self._marked(place)])
+        # Without a generation prompt, something may stand between it and the answer.
+        if not self._opening and not marked[len(start) :].lstrip().startswith(self.mark):
+            return None
+        tokens = list(self.control.finditer(whole, len(start)))
+        if not tokens or whole[tokens[-1].end() :].strip():
+            return None
+        return Answer(len(start), tokens[-1].end(), True)
+
     @functools.cached_property
     def _opening(self) -> str:
         """The generation prompt; "" where the template has none."""
@@ -137,13 +204,13 @@ class _Finder:
         place = self.places[-1]
         if place == len(self.messages) - 1 and (region := self._region(place)).exact_stop:
             return bool(self.closing.match(self.text, region.stop))
-        marked = self._render([*self.messages[:place], self._marked(place)])
+        marked = self._prefix(place, more=[self._marked(place)])
         return bool(self.closing.match(marked, marked.rfind(self.mark) + 1))
 
-    def _prefix(self, place: int, prompt: bool = False) -> str:
+    def _prefix(self, place: int, prompt: bool = False, more: Sequence[Message] = ()) -> str:
         """The text of the messages before a place; "" where the template takes them not alone."""
         try:
-            return self._render(self.messages[:place], prompt)
+            return self._render([*self.messages[:place], *more], prompt)
         except Refused:
             return ""
 
@@ -165,7 +232,10 @@ class _Finder:
     @functools.cached_property
     def _together(self) -> dict[int, _Region]:
         """The regions of all answers by one rendering; none where one at a time may tell more."""
-        pieces = self._render(self._with_marks(self.places)).split(self.mark)
+        try:
+            pieces = self._render(self._with_marks(self.places)).split(self.mark)
+        except Refused:
+            return {}
         head, tail = pieces[0], pieces[-1]
         at, end = len(head), len(self.text) - len(tail)
         fits = self.text.startswith(head) and self.text.endswith(tail)
