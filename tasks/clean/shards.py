@@ -209,7 +209,7 @@ class Cutter:
             self.cut.sources[number:] = [Source(name, kind, file.origin())]
             self._before += path.stat().st_size
             if file.damage is not None:
-                self.cut.damage.append(f"{path.name}: {file.damage}")
+                self.cut.damage.append(f"{name}: {file.damage}")
         if held:
             yield self._spool(held, self._before)
 
