@@ -51,8 +51,9 @@ def fetch(
             "A source is not given any more", where=entry.shown, got=error.got,
             expected="the file that was listed", fix="run again, or correct ingest.source",
         ) from None  # fmt: skip
-    if entry.bytes not in (None, part.stat().st_size):
-        raise changed(entry.shown, f"{part.stat().st_size} bytes and not {entry.bytes}")
+    size = part.stat().st_size
+    if size == 0 or entry.bytes not in (None, size):
+        raise changed(entry.shown, f"{size} bytes")
     link_or_copy(part, dest)
     with open(dest, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

@@ -68,6 +68,8 @@ class Handler(BaseHTTPRequestHandler):
             return self._answer(200, data, headers)
         first, last = asked.removeprefix("bytes=").split("-")
         start, stop = int(first), min(int(last or len(data)), len(data) - 1) + 1
+        if start >= len(data):
+            return self._answer(416, b"", {"Content-Range": f"bytes */{len(data)}"})
         headers["Content-Range"] = f"bytes {start}-{stop - 1}/{len(data)}"
         self._answer(206, data[start:stop], headers)
 

@@ -12,6 +12,7 @@ from typing import Any
 import fsspec
 import pytest
 
+from megatron_bridge.sources import filesystem
 from tasks.core.errors import ConfigError, InputError, RetryableError
 from tasks.core.store import Store
 from tasks.ingest import fetching
@@ -49,8 +50,7 @@ def test_one_file_of_a_web_server(host: Any, tmp_path: Path) -> None:
             "state": f'"{hashlib.md5(DATA).hexdigest()}"',
         }
     }
-    told = (artifact.path / "artifact.json").read_text()
-    assert "geheim" not in told.replace(" ".join(sys.argv), "")
+    assert "geheim" not in (artifact.path / "artifact.json").read_text()
     # A look a listing, three of them, and the rest is content.
     assert host.sent["/a/rows.jsonl"] <= len(DATA) + 32
     assert _build(tmp_path, url.replace("geheim", "andere")).state == "Reused"
@@ -145,15 +145,48 @@ def test_a_file_that_changes_is_an_error(
         _build(tmp_path, f"{host.url}/rows.jsonl")
 
 
-def test_servers_that_do_not_give_it(host: Any, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="no such file"):
-        _build(tmp_path, f"{host.url}/nothing?sig=geheim")
-    with pytest.raises(InputError, match="does not list its files"):
-        _build(tmp_path, f"{host.url}/data/*.jsonl")
-    with pytest.raises(InputError, match="does not list its files"):
-        _build(tmp_path, f"{host.url}/data/")
-    with pytest.raises(RetryableError, match="failed"):
-        _build(tmp_path, "http://127.0.0.1:9/rows.jsonl")
+@pytest.mark.parametrize(
+    ("path", "message"),
+    [
+        ("/nothing", "no such file"),
+        ("/data/*.jsonl", "does not list its files"),
+        ("/data/", "does not list its files"),
+        ("/empty", "holds no file"),
+        ("/program", "a program"),
+        ("/x.zip", "unpack it"),
+    ],
+)
+def test_what_is_not_to_be_had_is_told_without_secrets(
+    host: Any, tmp_path: Path, path: str, message: str
+) -> None:
+    host.files |= {"/empty": b"", "/program": b"\x7fELF and so on", "/x.zip": b"PK"}
+    url = f"{host.url}{path}?sig=geheim".replace("//", "//anna:geheim@", 1)
+    with pytest.raises(InputError, match=message) as error:
+        _build(tmp_path, url)
+    assert "geheim" not in str(error.value)
+
+
+def test_nobody_there_may_be_tried_again(host: Any, tmp_path: Path) -> None:
+    with pytest.raises(RetryableError, match="failed") as error:
+        _build(tmp_path, "http://anna:geheim@127.0.0.1:9/rows.jsonl")
+    assert "geheim" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("names", "message"),
+    [
+        (["a", "a/b"], "name of a folder"),
+        (["a//b", "c"], "name cannot be used"),
+        (["a\0b", "c"], "name cannot be used"),
+        (["../a", ".b"], "2 hidden"),
+    ],
+)
+def test_names_that_no_disk_can_have(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, names: list[str], message: str
+) -> None:
+    monkeypatch.setattr(filesystem, "found", lambda *_: dict.fromkeys(names, (3, "etag")))
+    with pytest.raises(InputError, match=message):
+        _build(tmp_path, "memory://x")
 
 
 def test_any_filesystem_has_folders_and_patterns(tmp_path: Path) -> None:
