@@ -73,18 +73,24 @@ def clean(text: str, wiki: Wiki = _WIKI, title: str = "", *, trace: bool = False
         if mark in text:
             text = text.replace(mark, "")
     page = _Page(wiki, title, cleaned)
-    text = tidy(page.show(text), cleaned)
+    text = page.show(text)
+    page.deadline.check()
+    text = tidy(text, cleaned)
     cleaned.text = page.restore(text.replace(PIPE, "|").replace(APOSTROPHE, "'")).strip()
     return cleaned
 
 
 class _Page:
-    """One page's way through the steps; templates that are expanded go through them again."""
+    """One page's way through the steps; templates that are expanded go through them again.
+
+    Attributes:
+        deadline: the end of the page's time.
+    """
 
     def __init__(self, wiki: Wiki, title: str, ledger: Ledger) -> None:
         self._wiki, self._ledger = wiki, ledger
         self._aside: list[str] = []
-        self._deadline = Deadline(wiki.seconds)
+        self.deadline = Deadline(wiki.seconds)
         self._title = title
         self._expander: Expander | None = None
         self._expanding = False
@@ -95,7 +101,7 @@ class _Page:
         text = self._set_aside(text)
         text = self._drop_references(text)
         text = self._show_plain_links(text)
-        return Brackets(self._wiki, self._ledger, self._deadline, self.expand).run(text)
+        return Brackets(self._wiki, self._ledger, self.deadline, self.expand).run(text)
 
     def restore(self, text: str) -> str:
         """Put back what was set aside; what was set aside in a template may hold some itself."""
@@ -134,7 +140,7 @@ class _Page:
         if not self._wiki.library and ":" not in name and name not in VARIABLES:
             return None
         if self._expander is None:
-            self._expander = Expander(self._wiki, self._title, self._ledger, self._deadline)
+            self._expander = Expander(self._wiki, self._title, self._ledger, self.deadline)
         return self._expander.expand(source) if self._expander.knows(name) else None
 
     def _set_aside(self, text: str) -> str:
