@@ -92,6 +92,23 @@ def test_whitespace_that_ends_tiktokens_expressions(specs: dict[str, Spec]) -> N
     assert split(load(spec).encode([text])) == own_ids(spec, [text])
 
 
+def test_gigatoken_is_made_anew_when_it_has_grown(
+    specs: dict[str, Spec], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from tasks.tokens.encoders import gigatoken
+
+    sizes = iter(range(0, 10_000, 7))
+    monkeypatch.setattr(gigatoken, "_resident", lambda: next(sizes))
+    monkeypatch.setattr(gigatoken, "GROWTH", 20)
+    monkeypatch.setattr(gigatoken, "CHECKED", 100)
+    made: list[int] = []
+    renew = gigatoken._Bounded._renew
+    monkeypatch.setattr(gigatoken._Bounded, "_renew", lambda self: made.append(1) or renew(self))
+    encoder = gigatoken.load(Spec("gigatoken", "hugging_face", specs["qwen"].file, "grown"))
+    assert split(encoder.encode(DOCUMENTS)) == own_ids(specs["qwen"], DOCUMENTS)
+    assert 3 < len(made) < len(DOCUMENTS)
+
+
 class Doctored:
     """The tokenizer's own encoder, but for one id of some texts."""
 

@@ -150,6 +150,18 @@ def test_a_table_of_ranks_is_megatrons_tik_tokenizer(tmp_path: Path, kind: str) 
     assert (prepared.size, prepared.end_of_document) == (size, theirs.eos_id)
 
 
+def test_hugging_face_ids_are_megatrons(tmp_path: Path) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        from megatron.core.tokenizers.text.libraries import huggingface_tokenizer
+
+    source = write_model(tmp_path / "model", train("qwen"))
+    theirs = huggingface_tokenizer.HuggingFaceTokenizer(str(source))
+    prepared = prepare(source, tmp_path)
+    assert ids_of(prepared) == [theirs.text_to_ids(text) for text in TEXTS]
+    assert prepared.size == theirs.vocab_size
+
+
 @pytest.fixture(scope="module")
 def sentencepiece_models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("sentencepiece")
@@ -174,6 +186,7 @@ def test_a_sentencepiece_model(
     theirs = sentencepiece.SentencePieceProcessor(
         model_file=str(sentencepiece_models / f"{kind}.model")
     )
+    # Megatron-LM's SentencePieceTokenizer is this call.
     assert ids_of(prepared) == [theirs.encode_as_ids(text) for text in TEXTS]
     assert (prepared.size, prepared.end_of_document) == (1000, theirs.eos_id())
 
