@@ -26,7 +26,7 @@ def fetch(
     """Bring a file from elsewhere, and return its SHA-256.
 
     It grows in `scratch` under a name that is made from its place and state, so that the same file
-    goes on where it was, and another one begins anew. Without ranges every attempt does.
+    goes on where it was, and another one begins anew. Without ranges or state every attempt does.
 
     Args:
         entry: the file, as it was listed.
@@ -39,8 +39,10 @@ def fetch(
         InputError: it is not there any more, or its size is another one.
         RetryableError: the connection fails again and again.
     """
-    known = f"{address.url.split('?')[0]} {address.revision} {entry.bytes} {entry.state}"
+    known = f"{address.shown} {address.revision} {entry.bytes} {entry.state}"
     part = scratch / f"{hashlib.sha256(known.encode()).hexdigest()[:32]}.part"
+    if not entry.state:
+        part.unlink(missing_ok=True)
     try:
         if entry.by_ranges and entry.bytes is not None:
             _by_ranges(address, entry.bytes, part, progress)

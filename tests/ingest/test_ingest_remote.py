@@ -62,6 +62,11 @@ def test_a_digest_makes_it_the_same_as_a_file_here(host: Any, tmp_path: Path) ->
         _build(tmp_path, f"{host.url}/rows.jsonl")
     with pytest.raises(InputError, match="not the file that was asked for"):
         _build(tmp_path, f"{host.url}/rows.jsonl", sha256="0" * 64)
+    # What was fetched then is not taken for this one, though nobody tells them apart.
+    host.files["/rows.jsonl"] = DATA.replace(b"7", b"8")
+    with pytest.raises(InputError, match="not the file that was asked for"):
+        _build(tmp_path, f"{host.url}/rows.jsonl", sha256=DIGEST)
+    host.files["/rows.jsonl"] = DATA
     there = _build(tmp_path, f"{host.url}/rows.jsonl", sha256=DIGEST)
     (tmp_path / "rows.jsonl").write_bytes(DATA)
     here = _build(tmp_path, str(tmp_path / "rows.jsonl"))
