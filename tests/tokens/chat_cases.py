@@ -91,6 +91,17 @@ STRICT = """\
 {%- else %}{{- '<s>' + m.content + '<|end|>' }}{% endif %}
 {%- endfor %}"""
 
+# Two tokens end a turn; the results of calls stand in the turn that calls.
+PAIR = """\
+{%- for m in messages if m.role != 'tool' %}
+{{- '<|user|>' if m.role == 'user' else '<|assistant|>' }}
+{%- if m.tool_calls %}{{- '[' + m.tool_calls[0].function.name + ']<|tool|>' }}
+{%- for r in messages if r.role == 'tool' %}{{- r.content + '<|tool|>' }}{% endfor %}
+{%- endif %}
+{{- m.content + '<|end|><|eot|>' if m.content or not m.tool_calls else '' }}
+{%- endfor %}
+{%- if add_generation_prompt %}{{- '<|assistant|>' }}{% endif %}"""
+
 # No special tokens at all.
 PLAIN = """\
 {%- for m in messages %}{{- m.role.upper() + ': ' + m.content + '\\n' }}{% endfor %}
@@ -186,6 +197,21 @@ CASES = {
             ]
         },
         ['<|tool|>add{"x": 1, "y": 2}<|eom|>' * 2 + "</s>", "three</s>"], 49,
+    ),
+    "two tokens that end a turn": Case(
+        PAIR, turns("u: a", "a: b", "u: c", "a: d"), ["b<|end|><|eot|>", "d<|end|><|eot|>"], 6
+    ),
+    "results of a call in its turn": Case(
+        PAIR,
+        {
+            "messages": [
+                {"role": "user", "content": "a"},
+                {"role": "assistant", "tool_calls": [CALL]},
+                {"role": "tool", "content": "3"},
+                {"role": "assistant", "content": "b"},
+            ]
+        },
+        ["[add]<|tool|>", "b<|end|><|eot|>"], 9,
     ),
     "an answer without weight": Case(
         CHATML,

@@ -128,6 +128,14 @@ def test_offsets_that_a_tokenizer_trims_do_not_cost_white_space(tmp_path: Path) 
 TWICE = CHATML + "{{ messages[-1].content }}"
 COUNTING = "{% for m in messages %}{{ m.role + m.content + m.content|length|string }}{% endfor %}"
 HIDING = "{% for m in messages %}{{ m.role if m.role != 'user' else m.content }}{% endfor %}"
+RESULT_INSIDE = {
+    "messages": [
+        {"role": "user", "content": "a"},
+        {"role": "assistant", "content": "said after it", "tool_calls": [chat.CALL]},
+        {"role": "tool", "content": "3"},
+        {"role": "assistant", "content": "b"},
+    ]
+}
 BLOCK_ELSEWHERE = CHATML + "{% generation %}{{ 'x' }}{% endgeneration %}"
 ATTACK = "{{ messages.__class__.__mro__[1].__subclasses__() }}"
 
@@ -143,6 +151,7 @@ ATTACK = "{{ messages.__class__.__mro__[1].__subclasses__() }}"
         (COUNTING, turns("u: hi", "a: x" * 9), "follows message 1 depends on its content"),
         (CHATML, CASES["tool calls"].row, "does not show the calls of message 1"),
         (chat.STRICT, turns("u: hi", "t: 3", "a: x"), "refuses it: no call before it"),
+        (chat.PAIR, RESULT_INSIDE, "writes message 2 into the turn that calls it"),
         (HIDING, turns("u: hi", "a: x"), "shows message 1 0 times"),
         (BLOCK_ELSEWHERE, turns("u: hi", "a: x"), "blocks do not hold message 1"),
         (ATTACK, turns("u: hi", "a: x"), "refuses it: .*unsafe"),

@@ -10,13 +10,13 @@ own. Where the answers of the template are not unambiguous, the conversation is 
 
 from __future__ import annotations
 
-import dataclasses
 import functools
-import json
+import itertools
 import re
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
+from tasks.tokens.sft import rows
 from tasks.tokens.sft.rows import Conversation, Message
 from tasks.tokens.sft.template import Refused, Template
 
@@ -50,7 +50,7 @@ def find(template: Template, conversation: Conversation) -> Answers:
     try:
         return _Finder(template, conversation).answers()
     except Refused:
-        spelled = _spelled(conversation)
+        spelled = rows.spelled(conversation)
         if spelled is None:
             raise
         try:
@@ -58,23 +58,6 @@ def find(template: Template, conversation: Conversation) -> Answers:
         except Refused:
             pass
         raise
-
-
-def _spelled(conversation: Conversation) -> Conversation | None:
-    """The conversation with the arguments of its calls as JSON; None where there are none."""
-    if not any("tool_calls" in message for message in conversation.messages):
-        return None
-    messages = [dict(message) for message in conversation.messages]
-    for message in messages:
-        if "tool_calls" in message:
-            message["tool_calls"] = [_spelled_call(call) for call in message["tool_calls"]]
-    return dataclasses.replace(conversation, messages=messages)
-
-
-def _spelled_call(call: dict[str, Any]) -> dict[str, Any]:
-    function = call["function"]
-    arguments = json.dumps(function["arguments"], ensure_ascii=False)
-    return {**call, "function": {**function, "arguments": arguments}}
 
 
 class _Region(NamedTuple):
@@ -93,7 +76,10 @@ class _Finder:
         self.text, self.blocks = template.render(self.messages, conversation.tools)
         self.control = template.control_token
         self.closing = re.compile(rf"\s*(?:{self.control.pattern})")
-        self.mark = next(chr(code) for code in _MARKS if chr(code) not in self.text)
+        unused = (chr(code) for code in _MARKS if chr(code) not in self.text)
+        self.mark = next(unused, "")
+        if not self.mark:
+            raise Refused("it holds every character for private use")
         roles = [message["role"] for message in self.messages]
         self.places = [place for place, role in enumerate(roles) if role == "assistant"]
 
@@ -111,13 +97,22 @@ class _Finder:
     def _found(self, place: int, found: dict[int, Answer]) -> Answer:
         try:
             answer = self._answer(place, found)
+            self._check_alone(place, answer)
         except Refused:
-            # Some templates refuse a tool's message without a call before it.
+            # Some templates refuse a tool's message without a call before it, or hide it.
             added = self._by_prefix(place)
             if added is None:
                 raise
             answer = added
         return self._block(place, answer) if self.blocks else answer
+
+    def _check_alone(self, place: int, answer: Answer) -> None:
+        """Refuse an answer that holds the results of its calls, too."""
+        after = self.messages[place + 1 :] if self.messages[place].get("tool_calls") else []
+        results = itertools.takewhile(lambda message: message["role"] == "tool", after)
+        for number, _ in enumerate(results, place + 1):
+            if self._region(number).start < answer.stop:
+                raise Refused(f"the template writes message {number} into the turn that calls it")
 
     def _check_calls(self, place: int, answer: Answer) -> None:
         for call in self.messages[place].get("tool_calls", ()):
@@ -141,10 +136,8 @@ class _Finder:
         region = self._region(place)
         start = self._start(place, region, found.get(place - 1))
         if region.exact_stop:
-            token = self.closing.match(self.text, region.stop)
-            if token and self._closes:
-                return Answer(start, token.end(), True)
-            return Answer(start, region.stop, False)
+            stop = self._closed(region.stop)
+            return Answer(start, stop, stop > region.stop)
         # The turn ends in another token than the marked one did, as that of a tool call may.
         for token in self.control.finditer(self.text, region.start):
             if token.start() < region.stop <= token.end():
@@ -198,14 +191,25 @@ class _Finder:
         bare, prompt = self._prefix(place), self._prefix(place, prompt=True)
         return prompt[len(bare) :] if prompt.startswith(bare) else ""
 
+    def _closed(self, stop: int) -> int:
+        """Where the turn of an answer ends; `stop` itself where no special token ends it."""
+        for number, ending in enumerate(self._ending):
+            token = (self.control if number else self.closing).match(self.text, stop)
+            if token is None or (number and token.group() != ending):
+                break
+            stop = token.end()
+        return stop
+
     @functools.cached_property
-    def _closes(self) -> bool:
-        """Whether a special token ends an answer also where nothing follows it."""
+    def _ending(self) -> list[str]:
+        """The special tokens, one after the other, that end an answer where nothing follows it."""
         place = self.places[-1]
         if place == len(self.messages) - 1 and (region := self._region(place)).exact_stop:
-            return bool(self.closing.match(self.text, region.stop))
-        marked = self._prefix(place, more=[self._marked(place)])
-        return bool(self.closing.match(marked, marked.rfind(self.mark) + 1))
+            tail = self.text[region.stop :]
+        else:
+            tail = self._prefix(place, more=[self._marked(place)]).rpartition(self.mark)[2]
+        run = re.match(rf"\s*((?:{self.control.pattern})*)", tail)
+        return self.control.findall(run.group(1)) if run else []
 
     def _prefix(self, place: int, prompt: bool = False, more: Sequence[Message] = ()) -> str:
         """The text of the messages before a place; "" where the template takes them not alone."""

@@ -6,6 +6,7 @@ Two shapes are read: OpenAI's `messages` (`role`, `content`, `tool_calls`, `weig
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from dataclasses import dataclass
 from typing import Any
@@ -58,6 +59,23 @@ def read(row: dict[str, Any]) -> Conversation:
     if not answers - unweighted:
         raise ValueError("no answer" if not answers else "no answer with a weight")
     return Conversation(str(row.get("id", "")), messages, unweighted, _tools(row.get("tools")))
+
+
+def spelled(conversation: Conversation) -> Conversation | None:
+    """The conversation with the arguments of its calls as JSON; None where it has no calls."""
+    if not any("tool_calls" in message for message in conversation.messages):
+        return None
+    messages = [dict(message) for message in conversation.messages]
+    for message in messages:
+        if "tool_calls" in message:
+            message["tool_calls"] = [_spelled(call) for call in message["tool_calls"]]
+    return dataclasses.replace(conversation, messages=messages)
+
+
+def _spelled(call: dict[str, Any]) -> dict[str, Any]:
+    function = call["function"]
+    arguments = json.dumps(function["arguments"], ensure_ascii=False)
+    return {**call, "function": {**function, "arguments": arguments}}
 
 
 def _messages(row: dict[str, Any]) -> list[Any]:
