@@ -41,9 +41,9 @@ def check(config: PipelineConfig, sealed: Mapping[str, Artifact], wanted: Collec
     if "tokens" in sealed:
         check_held_out(config, sealed["tokens"], wanted)
         samples_by_source(config, sealed["tokens"], wanted)
-        if "model" in sealed and "train" in wanted:
-            recorded, model = sealed["tokens"].metrics["tokenizer_files"], sealed["model"].data
-            tokenizer_files.require_same(recorded, model, sealed["tokens"].data)
+        recorded = sealed["tokens"].metrics.get("tokenizer_files")
+        if recorded and "model" in sealed and "train" in wanted:
+            tokenizer_files.require_same(recorded, sealed["model"].data, sealed["tokens"].data)
     place = folder.locate(config.model.source) or (
         sealed["model"].data if "model" in sealed else None
     )

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from tasks.core.errors import ProofError
-from tasks.core.fingerprint import sha256_file
+from tasks.core.fingerprint import digest, sha256_file
 
 # tokenizer_config.json is not among them: a chat template changes no ids of a text.
 _NAMES = {
@@ -22,6 +22,13 @@ def digests(folder: Path) -> dict[str, str]:
         for file in sorted(folder.iterdir())
         if file.is_file() and (file.name in _NAMES or file.name.endswith(_SUFFIXES))
     }
+
+
+def sha256_of(path: Path) -> str:
+    """The digest of a tokenizer's one file, or of the folder of one that has several."""
+    if path.is_dir():
+        return digest({file.name: sha256_file(file) for file in sorted(path.iterdir())})
+    return sha256_file(path)
 
 
 def require_same(recorded: Mapping[str, str], folder: Path, dataset: Path) -> None:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from tasks.core.errors import InputError
-from tasks.core.fingerprint import digest, sha256_file
+from tasks.core.tokenizer_files import sha256_of
 from tasks.tokens import tokenizer_files
 from tasks.tokens.encoders import Own, Spec, load
 
@@ -91,8 +91,7 @@ def prepare(
             an end-of-document token.
     """
     read = tokenizer_files.read(source, out, pattern)
-    sha256 = digest(_digests(read.file)) if read.file.is_dir() else sha256_file(read.file)
-    spec = Spec(read.own, read.own, read.file, sha256)
+    spec = Spec(read.own, read.own, read.file, sha256_of(read.file))
     encoder = cast(Own, load(spec))
     _check_alive(encoder, source)
     vocabulary = encoder.ids_by_token()
@@ -166,7 +165,3 @@ def _vocab_size(source: Path) -> int | None:
     config = tokenizer_files.read_json(file)
     size = config.get("vocab_size", config.get("text_config", {}).get("vocab_size"))
     return None if size is None else int(size)
-
-
-def _digests(folder: Path) -> dict[str, str]:
-    return {file.name: sha256_file(file) for file in sorted(folder.iterdir())}

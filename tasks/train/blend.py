@@ -15,8 +15,8 @@ from megatron_bridge.config import DataSource
 from megatron_bridge.data import blend
 from tasks.core.artifacts import TokenDataset
 from tasks.core.errors import ConfigError, InputError, ProofError
-from tasks.core.fingerprint import sha256_file
 from tasks.core.record import RECORD_NAME, decode
+from tasks.core.tokenizer_files import sha256_of
 
 LINE = "line"
 _MODELS = ("tokenizer_sha256", "vocab_size", "dtype", "end_of_document")
@@ -146,8 +146,9 @@ def _fits(dataset: TokenDataset, line: TokenDataset) -> None:
 
 
 def _keeps_its_tokenizer(dataset: TokenDataset) -> None:
-    file, expected = dataset.data / "tokenizer.json", dataset.metrics["tokenizer_sha256"]
-    got = sha256_file(file) if file.is_file() else "no such file"
+    file = dataset.data / dataset.metrics.get("tokenizer_file", "tokenizer.json")
+    expected = dataset.metrics["tokenizer_sha256"]
+    got = sha256_of(file) if file.exists() else "no such file"
     if got != expected:
         raise ProofError(
             "The tokenizer of a sealed dataset is no longer the one it was made with", where=file,

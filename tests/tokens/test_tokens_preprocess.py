@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 import pytest
 from megatron_lm_tool import CASES
+from tokenizers import Tokenizer
 
 from tasks.core.errors import ConfigError, InputError, RetryableError
 from tasks.tokens import lines, shards
@@ -172,6 +173,16 @@ def test_special_tokens_stand_around_each_text(tmp_path: Path) -> None:
            for name in ("with", "without")}  # fmt: skip
     one, two = ids["without"][:-2], ids["without"][-2:]
     assert ids["with"] == [1, *one, 2, 1, 2, 1, two[0], 2, 1, two[1], 2]
+
+
+def test_marks_that_libraries_put_in_another_order_are_the_tokenizers(tmp_path: Path) -> None:
+    # Newer than the Unicode of tokenizers' NFC, older than that of gigatoken's.
+    text = "e\u08cd\u0320 and e\u0301\u1abf"
+    (tmp_path / "in").write_text(json.dumps({"text": text}) + "\n")
+    facts = run([tmp_path / "in"], tmp_path / "x", DATA / "qwen3")
+    assert facts["encoder"] == "gigatoken"
+    own = Tokenizer.from_file(str(DATA / "qwen3" / "tokenizer.json"))
+    assert np.fromfile(tmp_path / "x_text_document.bin", "<i4").tolist() == own.encode(text).ids
 
 
 def test_nothing_is_written_over(tmp_path: Path) -> None:

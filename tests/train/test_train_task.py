@@ -17,7 +17,7 @@ from megatron_bridge import checkpoint, resume, torch_dist
 from megatron_bridge.config import TrainConfig, TrainSpec
 from megatron_bridge.convert import import_hf
 from tasks.core.artifacts import MegatronCheckpoint, TokenDataset
-from tasks.core.errors import ConfigError
+from tasks.core.errors import ConfigError, ProofError
 from tasks.core.stage import Context, Outcome, stage
 from tasks.core.store import Store
 from tasks.train.task import TrainStage, train
@@ -207,3 +207,14 @@ def test_a_start_without_proof_is_refused_unless_somebody_insists(
     assert artifact.metrics["proven"] is False
     assert checkpoint.read_info(artifact.checkpoint).proven is False
     assert json.loads((artifact.path / "artifact.json").read_text())["metrics"]["proven"] is False
+
+
+def test_a_model_with_another_tokenizer_than_the_tokens_is_not_trained(
+    line: dict[str, Any], tmp_path: Path
+) -> None:
+    given = line["inputs"]
+    metrics = {**given["tokens"].metrics, "tokenizer_files": {"tokenizer.json": "0" * 64}}
+    record = given["tokens"].record.model_copy(update={"metrics": metrics})
+    changed = given["tokens"].model_copy(update={"record": record})
+    with pytest.raises(ProofError, match="tokenizer is not the one"):
+        train(CONFIG, Context(tmp_path, tmp_path, print), start=given["start"], tokens=changed)
