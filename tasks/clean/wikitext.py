@@ -76,7 +76,7 @@ def clean(text: str, wiki: Wiki = _WIKI, title: str = "", *, trace: bool = False
     text = page.show(text)
     page.deadline.check()
     text = tidy(text, cleaned)
-    cleaned.text = page.restore(text.replace(PIPE, "|").replace(APOSTROPHE, "'")).strip()
+    cleaned.text = page.restore(text).replace(PIPE, "|").replace(APOSTROPHE, "'").strip()
     return cleaned
 
 
