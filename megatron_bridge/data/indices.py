@@ -2,14 +2,17 @@
 
 Number for number what `megatron/core/datasets/{gpt_dataset,blended_dataset}.py` and `helpers.cpp`
 (0.16.1 and 0.19.2) build of the same lengths, seed and weights, the surplus of half a percent in
-each source of a blend included. They depend on nothing else; so that is what they are filed under.
+each source of a blend included. They depend on nothing else, so that is what they are filed under:
+another learning rate finds them, and so do more steps within the same epoch.
 
-INDEX/0-document_index.npy   the source's sequences in the order they are read, all epochs
-INDEX/0-sample_index.npy     [samples + 1, 2]: where in that order a sample begins; at which token
-INDEX/0-shuffle_index.npy    the order in which samples are taken
-INDEX/dataset_index.npy      of a blend: the source of each sample
-INDEX/dataset_sample_index.npy   of a blend: the sample's number within its source
-INDEX/counts.json            samples of each source: indexed, and taken by the run
+Of a source, in a folder of their own:
+  document_index.npy         its sequences in the order they are read, all epochs
+  sample_index.npy           [samples + 1, 2]: where in that order a sample begins; at which token
+  shuffle_index.npy          the order in which samples are taken
+Of a blend:
+  dataset_index.npy          the source of each sample
+  dataset_sample_index.npy   the sample's number within its source
+  counts.json                samples of each source: indexed, and taken by the run
 """
 
 from __future__ import annotations
@@ -18,9 +21,14 @@ import hashlib
 import json
 import logging
 import math
+import shutil
 import tempfile
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,6 +36,7 @@ from pydantic import BaseModel, ConfigDict
 
 from megatron_bridge.config import DataSource, TrainConfig
 from megatron_bridge.data import blend, lengths
+from megatron_bridge.data.blend import Row
 from megatron_bridge.data.lengths import Lengths
 
 DOCUMENT, SAMPLE, SHUFFLE = "document_index.npy", "sample_index.npy", "shuffle_index.npy"
@@ -37,6 +46,7 @@ _VERSION = 1
 _SURPLUS = 0.005
 _SEPARATE_BELOW = 0.80
 _BLOCK = 1 << 20
+_LEFT_BEHIND_SECONDS = 86_400
 
 _log = logging.getLogger(__name__)
 
@@ -47,16 +57,16 @@ class Samples(BaseModel):
     """The samples of a run, as its ranks read them from a file.
 
     Attributes:
-        folder: the indices.
-        indexed: samples that each source is indexed for, at least as many as are taken.
+        sources: the folders of each source's indices.
+        blend: the folder of the blend's; None for a single source.
         rows: the table; see `blend.table`.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    folder: Path
-    indexed: list[int]
-    rows: list[blend.Row]
+    sources: list[Path]
+    blend: Path | None
+    rows: list[Row]
 
 
 def build(sources: Sequence[DataSource], config: TrainConfig, cache: Path) -> Samples:
@@ -80,23 +90,19 @@ def build(sources: Sequence[DataSource], config: TrainConfig, cache: Path) -> Sa
     ]
     length = config.sequence_length
     blend.table(stocks, blend.at_most(weights, config.samples), length)
-    folder = cache / _key(read, weights, config)
-    if not (folder / "counts.json").is_file():
-        _log.info("building the indices of %s samples in %s", f"{config.samples:,}", folder)
-        cache.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(prefix=f".{folder.name}-", dir=cache) as own:
-            partial = Path(own) / folder.name
-            partial.mkdir()
-            _write(partial, read, weights, config)
-            try:
-                partial.rename(folder)
-            except OSError:
-                # Another run may have been faster; its indices are the same.
-                if not folder.is_dir():
-                    raise
-    counts = json.loads((folder / "counts.json").read_text(encoding="utf-8"))
+    drawn, counts = None, {"indexed": [config.samples], "taken": [config.samples]}
+    if len(sources) > 1:
+        facts = {"weights": _normalized(weights), "samples": config.samples}
+        drawn = _kept(cache, facts, partial(_write_blend, weights, config.samples))
+        counts = json.loads((drawn / "counts.json").read_text(encoding="utf-8"))
     rows = blend.table(stocks, counts["taken"], length)
-    return Samples(folder=folder, indexed=counts["indexed"], rows=rows)
+    folders = []
+    for one, samples in zip(read, counts["indexed"], strict=True):
+        plan = _plan(one.tokens, samples, config)
+        folders.append(
+            _kept(cache, {"lengths": one.sha256, **asdict(plan)}, partial(_write, one, plan))
+        )
+    return Samples(sources=folders, blend=drawn, rows=rows)
 
 
 def draw(weights: Sequence[float], size: int) -> NDArray[np.int16]:
@@ -112,64 +118,85 @@ def draw(weights: Sequence[float], size: int) -> NDArray[np.int16]:
     return chosen
 
 
-def epochs(tokens: int, samples: int, sequence_length: int) -> int:
-    """How often a source is gone through for so many samples and the last one's last label."""
-    return -(-(samples * sequence_length + 1) // tokens)
+@dataclass(frozen=True)
+class _Plan:
+    """How a source is gone through.
+
+    Attributes:
+        passes: epochs begun.
+        samples: in all of them.
+        cut: samples before the last epoch, where that is shuffled by itself; else all.
+    """
+
+    passes: int
+    samples: int
+    cut: int
+    sequence_length: int
+    seed: int
 
 
-def _key(read: Sequence[Lengths], weights: Sequence[float], config: TrainConfig) -> str:
-    facts = {
-        "version": _VERSION,
-        "seed": config.seed,
-        "sequence_length": config.sequence_length,
-        "samples": config.samples,
-        "lengths": [one.sha256 for one in read],
-        "weights": _normalized(weights),
-    }
-    return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:12]
+def _plan(tokens: int, samples: int, config: TrainConfig) -> _Plan:
+    # Every sample but the last shares its last label with the next one's first token.
+    length = config.sequence_length
+    passes = -(-(samples * length + 1) // tokens)
+    whole, before_last, an_epoch = ((n * tokens - 1) // length for n in (passes, passes - 1, 1))
+    # A last epoch of which little is needed is shuffled by itself, after the others.
+    apart = passes > 1 and samples - before_last < int(_SEPARATE_BELOW * an_epoch)
+    return _Plan(passes, whole, before_last if apart else whole, length, config.seed)
 
 
-def _write(
-    folder: Path, read: Sequence[Lengths], weights: Sequence[float], config: TrainConfig
-) -> None:
-    indexed = taken = [config.samples]
-    if len(read) > 1:
-        shares = _normalized(weights)
-        targets = [math.ceil(config.samples * share) for share in shares]
-        # Megatron normalises twice, which may move the last bit.
-        chosen = draw(_normalized(shares), sum(targets))
-        drawn = np.bincount(chosen, minlength=len(read)).tolist()
-        surplus = [math.ceil(target * (1 + _SURPLUS)) for target in targets]
+def _kept(cache: Path, facts: dict[str, Any], write: Callable[[Path], None]) -> Path:
+    """The folder in `cache` for what depends on these facts alone, written if it is not there."""
+    text = json.dumps({"version": _VERSION, **facts}, sort_keys=True)
+    folder = cache / hashlib.sha256(text.encode()).hexdigest()[:12]
+    if folder.is_dir():
+        return folder
+    _log.info("building indices of samples in %s", folder)
+    cache.mkdir(parents=True, exist_ok=True)
+    for left in cache.glob(".*"):
+        # A killed run's; another's may be under way.
+        if time.time() - left.stat().st_mtime > _LEFT_BEHIND_SECONDS:
+            shutil.rmtree(left)
+    with tempfile.TemporaryDirectory(prefix=".", dir=cache) as own:
+        partial_folder = Path(own) / folder.name
+        partial_folder.mkdir()
+        write(partial_folder)
+        try:
+            partial_folder.rename(folder)
+        except OSError:
+            # Another run may have been faster; its indices are the same.
+            if not folder.is_dir():
+                raise
+    return folder
+
+
+def _write_blend(weights: Sequence[float], samples: int, folder: Path) -> None:
+    shares = _normalized(weights)
+    targets = [math.ceil(samples * share) for share in shares]
+    # Megatron normalises twice, which may move the last bit.
+    chosen = draw(_normalized(shares), sum(targets))
+    drawn = np.bincount(chosen, minlength=len(shares)).tolist()
+    surplus = [math.ceil(target * (1 + _SURPLUS)) for target in targets]
+    numbers = np.empty(len(chosen), np.int64)
+    for source, count in enumerate(drawn):
+        numbers[chosen == source] = np.arange(count)
+    np.save(folder / DATASET, chosen)
+    np.save(folder / DATASET_SAMPLE, numbers)
+    counts = {
         # Megatron fails where the draw goes beyond its surplus.
-        indexed = [max(pair) for pair in zip(surplus, drawn, strict=True)]
-        taken = np.bincount(chosen[: config.samples], minlength=len(read)).tolist()
-        numbers = np.empty(len(chosen), np.int64)
-        for source, count in enumerate(drawn):
-            numbers[chosen == source] = np.arange(count)
-        np.save(folder / DATASET, chosen)
-        np.save(folder / DATASET_SAMPLE, numbers)
-    for number, (one, count) in enumerate(zip(read, indexed, strict=True)):
-        _write_source(folder, f"{number}-", one, count, config)
-    counts = {"indexed": indexed, "taken": taken}
+        "indexed": [max(pair) for pair in zip(surplus, drawn, strict=True)],
+        "taken": np.bincount(chosen[:samples], minlength=len(shares)).tolist(),
+    }
     (folder / "counts.json").write_text(json.dumps(counts) + "\n", encoding="utf-8")
 
 
-def _write_source(
-    folder: Path, prefix: str, read: Lengths, samples: int, config: TrainConfig
-) -> None:
-    length, passes = config.sequence_length, epochs(read.tokens, samples, config.sequence_length)
-    whole = (passes * read.tokens - 1) // length
-    # A last epoch of which little is needed is shuffled by itself, after the others.
-    without_last = ((passes - 1) * read.tokens - 1) // length
-    per_epoch = (read.tokens - 1) // length
-    apart = passes > 1 and samples - without_last < int(_SEPARATE_BELOW * per_epoch)
-    state = np.random.RandomState(config.seed)
-    pieces = [passes - 1, 1] if apart else [passes]
+def _write(read: Lengths, plan: _Plan, folder: Path) -> None:
+    state = np.random.RandomState(plan.seed)
+    pieces = [plan.passes - 1, 1] if plan.cut < plan.samples else [plan.passes]
     order = np.concatenate([_shuffled_documents(len(read.each), n, state) for n in pieces])
-    np.save(folder / f"{prefix}{DOCUMENT}", order)
-    _write_samples(folder / f"{prefix}{SAMPLE}", read, order, length, whole)
-    cut = without_last if apart else whole
-    np.save(folder / f"{prefix}{SHUFFLE}", _shuffled_samples(cut, whole, state))
+    np.save(folder / DOCUMENT, order)
+    _write_samples(folder / SAMPLE, read, order, plan)
+    np.save(folder / SHUFFLE, _shuffled_samples(plan, state))
 
 
 def _shuffled_documents(count: int, passes: int, state: np.random.RandomState) -> NDArray[np.int32]:
@@ -178,37 +205,36 @@ def _shuffled_documents(count: int, passes: int, state: np.random.RandomState) -
     return order
 
 
-def _shuffled_samples(cut: int, whole: int, state: np.random.RandomState) -> Array:
-    small = whole < np.iinfo(np.uint32).max - 1
-    order: Array = np.arange(whole).astype(np.uint32 if small else np.int64)
-    state.shuffle(order[:cut])
-    if cut < whole:
-        state.shuffle(order[cut:])
+def _shuffled_samples(plan: _Plan, state: np.random.RandomState) -> Array:
+    small = plan.samples < np.iinfo(np.uint32).max - 1
+    order: Array = np.arange(plan.samples).astype(np.uint32 if small else np.int64)
+    state.shuffle(order[: plan.cut])
+    if plan.cut < plan.samples:
+        state.shuffle(order[plan.cut :])
     return order
 
 
-def _write_samples(path: Path, read: Lengths, order: Array, length: int, samples: int) -> None:
+def _write_samples(path: Path, read: Lengths, order: Array, plan: _Plan) -> None:
     """Write where each sample begins; in blocks, and not through a map, which a full disk kills."""
     small = max(len(order), int(read.each.max())) <= np.iinfo(np.int32).max
     dtype = np.dtype(np.int32 if small else np.int64)
-    header = {"descr": dtype.str, "fortran_order": False, "shape": (samples + 1, 2)}
+    header = {"descr": dtype.str, "fortran_order": False, "shape": (plan.samples + 1, 2)}
     with path.open("wb") as file:
         np.lib.format.write_array_header_1_0(file, header)
-        for block in _begins(read.each, order, length, samples):
+        for block in _begins(read.each, order, plan):
             file.write(block.astype(dtype).data)
 
 
-def _begins(
-    each: NDArray[np.int32], order: Array, length: int, samples: int
-) -> Iterator[NDArray[np.int64]]:
-    """Blocks of (place in the order, token there); samples begin `length` tokens apart."""
+def _begins(each: NDArray[np.int32], order: Array, plan: _Plan) -> Iterator[NDArray[np.int64]]:
+    """Blocks of (place in the order, token there); samples begin `sequence_length` apart."""
+    length = plan.sequence_length
     # Also where the first sequence is empty.
     yield np.zeros((1, 2), np.int64)
     sample, before = 1, 0
     for start in range(0, len(order), _BLOCK):
         bounds = np.cumsum(np.concatenate([[before], each[order[start : start + _BLOCK]]]))
         before = int(bounds[-1])
-        stop = min(samples, (before - 1) // length) + 1
+        stop = min(plan.samples, (before - 1) // length) + 1
         for first in range(sample, stop, _BLOCK):
             begins = np.arange(first, min(stop, first + _BLOCK)) * length
             places = np.searchsorted(bounds[1:], begins, side="right")

@@ -33,20 +33,19 @@ class Indexed(GPTDataset):
 
     Args:
         prefix: of its `.bin` and `.idx`.
-        files: what its indices' names begin with.
-        samples: how many it is indexed for, at least.
+        folder: of its indices.
         config: Megatron's.
     """
 
-    def __init__(self, prefix: Path, files: str, samples: int, config: GPTDatasetConfig) -> None:
-        self._files = files
+    def __init__(self, prefix: Path, folder: Path, config: GPTDatasetConfig) -> None:
+        self._folder = folder
         tokens = GPTDataset.build_low_level_dataset(str(prefix), config)
         everything = numpy.arange(len(tokens), dtype=numpy.int32)
-        super().__init__(tokens, str(prefix), everything, samples, Split.train, config)
+        super().__init__(tokens, str(prefix), everything, None, Split.train, config)
 
     def _build_document_sample_shuffle_indices(self) -> tuple[Any, Any, Any]:
         document, sample, shuffle = (
-            _load(Path(self._files + name))
+            _load(self._folder / name)
             for name in (indices.DOCUMENT, indices.SAMPLE, indices.SHUFFLE)
         )
         return document, sample, shuffle
@@ -109,13 +108,13 @@ def build(spec: TrainSpec, vocab_size: int) -> Blend:
         create_attention_mask=False,
     )
     places = None
-    if len(prefixes) > 1:
+    if samples.blend is not None:
         names = (indices.DATASET, indices.DATASET_SAMPLE)
-        dataset, number = (_load(samples.folder / name) for name in names)
+        dataset, number = (_load(samples.blend / name) for name in names)
         places = dataset, number
     sources = [
-        Indexed(prefix, f"{samples.folder}/{i}-", samples.indexed[i], config)
-        for i, prefix in enumerate(prefixes)
+        Indexed(prefix, folder, config)
+        for prefix, folder in zip(prefixes, samples.sources, strict=True)
     ]
     return Blend(sources, sum(row["tokens"] for row in samples.rows), places)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import warnings
 from pathlib import Path
 from types import SimpleNamespace
@@ -81,9 +82,9 @@ def same(one: Any, other: Any, numbers: Any) -> bool:
     return all(torch.equal(one[i][key], other[i][key]) for i in numbers for key in other[i])
 
 
-def check_arrays(folder: Path, number: int, dataset: Any) -> None:
+def check_arrays(folder: Path, dataset: Any) -> None:
     for name in NAMES:
-        built = np.load(folder / f"{number}-{name}")
+        built = np.load(folder / name)
         own = getattr(dataset, name.removesuffix(".npy"))
         assert built.dtype == own.dtype
         assert np.array_equal(built, own), name
@@ -110,7 +111,7 @@ def test_a_source_is_indexed_as_by_gptdataset(
     config = TrainConfig(steps=samples, global_batch_size=1, sequence_length=30, seed=samples)
     found, read = ours(tmp_path / "run", [DataSource(prefix=prefix, repeats=True)], config)
     own = theirs([prefix], None, config)
-    check_arrays(found.folder, 0, own)
+    check_arrays(found.sources[0], own)
     assert len(own.document_index) == 61 * passes
     last = set(own.document_index[-61:].tolist())
     assert (last == set(range(61))) == (apart or passes == 1)
@@ -122,7 +123,7 @@ def test_one_long_document_and_a_sample_of_two_tokens(tmp_path: Path) -> None:
         prefix = write(tmp_path / str(number), lengths)
         config = TrainConfig(steps=samples, global_batch_size=1, sequence_length=length)
         found, _ = ours(tmp_path / f"run{number}", [DataSource(prefix=prefix)], config)
-        check_arrays(found.folder, 0, theirs([prefix], None, config))
+        check_arrays(found.sources[0], theirs([prefix], None, config))
 
 
 @pytest.mark.parametrize(
@@ -138,15 +139,15 @@ def test_a_blend_is_that_of_blendeddataset(tmp_path: Path, weights: list[float])
     found, read = ours(tmp_path / "run", sources, config)
     own = theirs(prefixes, weights, config)
     if len(weights) == 1:
-        check_arrays(found.folder, 0, own)
+        check_arrays(found.sources[0], own)
         return
     for name in (indices.DATASET, indices.DATASET_SAMPLE):
-        built = np.load(found.folder / name)
+        built = np.load(found.blend / name)
         mine = getattr(own, name.removesuffix(".npy"))
         assert built.dtype == mine.dtype
         assert np.array_equal(built, mine)
     for number, dataset in enumerate(own.datasets):
-        check_arrays(found.folder, number, dataset)
+        check_arrays(found.sources[number], dataset)
     assert same(own, read, range(len(own)))
     for sample in range(len(own)):
         source, number = read.locate(sample)
@@ -166,7 +167,7 @@ def test_documents_of_several_sequences_are_counted_and_told_as_documents(tmp_pa
     config = TrainConfig(steps=20, global_batch_size=1, sequence_length=13)
     found, read = ours(tmp_path / "run", [DataSource(prefix=tmp_path / "train")], config)
     assert found.rows[0]["documents"] == 9
-    check_arrays(found.folder, 0, theirs([tmp_path / "train"], None, config))
+    check_arrays(found.sources[0], theirs([tmp_path / "train"], None, config))
     for i in range(20):
         # Each token is its document's number, and the last label is one more.
         tokens = [*read[i]["tokens"].tolist(), int(read[i]["labels"][-1])]
@@ -181,7 +182,7 @@ def test_a_rank_reads_what_was_built_and_builds_nothing(tmp_path: Path) -> None:
     own = theirs(prefixes, [1.0, 1.0], config)
     assert same(own, read, range(20))
 
-    path = found.folder / f"0-{indices.SHUFFLE}"
+    path = found.sources[0] / indices.SHUFFLE
     doctored = np.load(path)
     doctored[:2] = doctored[1::-1].copy()
     np.save(path, doctored)
@@ -196,32 +197,39 @@ def test_a_rank_reads_what_was_built_and_builds_nothing(tmp_path: Path) -> None:
         ours(tmp_path / "run", sources, config)
 
 
-def test_indices_are_built_once_and_anew_for_another_length_seed_or_blend(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_only_what_depends_on_a_change_is_built_anew(tmp_path: Path) -> None:
     prefixes = [write(tmp_path / str(i), some(40, i), i) for i in range(2)]
     config = TrainConfig(steps=20, global_batch_size=1, sequence_length=30)
     sources = [DataSource(prefix=prefix) for prefix in prefixes]
-    built: list[Path] = []
-    write_all = indices._write
-    monkeypatch.setattr(
-        indices, "_write", lambda folder, *rest: (built.append(folder), write_all(folder, *rest))
-    )
-    first = indices.build(sources, config, tmp_path / "index")
-    faster = config.model_copy(update={"learning_rate": 1.0})
-    heavier = [source.model_copy(update={"weight": 5.0}) for source in sources]
-    assert indices.build(heavier, faster, tmp_path / "index") == first
-    assert len(built) == 1
-    changed = [{"sequence_length": 31}, {"seed": 2}, {"steps": 21}]
-    folders = {first.folder}
-    for change in changed:
-        other = config.model_copy(update=change)
-        folders.add(indices.build(sources, other, tmp_path / "index").folder)
-    folders.add(indices.build(sources[::-1], config, tmp_path / "index").folder)
-    sources[0] = sources[0].model_copy(update={"weight": 2.0})
-    folders.add(indices.build(sources, config, tmp_path / "index").folder)
-    assert len(built) == len(folders) == 6
-    assert {path.name for path in (tmp_path / "index").iterdir()} == {f.name for f in folders}
+    cache = tmp_path / "index"
+
+    def built(sources: list[DataSource] = sources, **changes: Any) -> list[int]:
+        """Folders that were added: of a blend, of sources."""
+        before = set(cache.iterdir()) if cache.is_dir() else set()
+        indices.build(sources, config.model_copy(update=changes), cache)
+        added = set(cache.iterdir()) - before
+        blends = [path for path in added if (path / indices.DATASET).is_file()]
+        return [len(blends), len(added) - len(blends)]
+
+    def weighing(weight: float) -> list[DataSource]:
+        return [sources[0].model_copy(update={"weight": weight}), sources[1]]
+
+    assert built() == [1, 2]
+    assert built() == built(learning_rate=1.0) == [0, 0]
+    assert built([one.model_copy(update={"weight": 5.0}) for one in sources]) == [0, 0]
+    assert built(sequence_length=31) == [0, 2]
+    assert built(seed=2) == [0, 2]
+    # More steps and another weight are, within one epoch, only another blend.
+    assert built(steps=21) == built(weighing(2.0)) == [1, 0]
+    assert built(sources[::-1]) == built(sources[:1]) == [0, 0]
+
+    left = cache / ".killed"
+    left.mkdir()
+    assert built(seed=3) == [0, 2]
+    assert left.is_dir()
+    os.utime(left, (1, 1))
+    built(seed=4)
+    assert not left.exists()
 
 
 def test_the_table_is_the_one_worked_out_by_hand(tmp_path: Path) -> None:

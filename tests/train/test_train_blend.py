@@ -104,7 +104,7 @@ def test_training_takes_what_the_indices_say(line: dict[str, Any]) -> None:
     own = line["inputs"]["tokens"]
     sources = blend.sources(config.blend, own)
     samples = indices.build(sources, config, own.path / "index")
-    place = samples.folder / f"1-{indices.DOCUMENT}"
+    place = samples.sources[1] / indices.DOCUMENT
     np.save(place, np.full_like(np.load(place), 37))
     artifact = train.build(Store(line["root"] / "control"), config, line["inputs"]).artifact
     (step,) = resume.read_lines(artifact.data / resume.LEDGER)
