@@ -163,5 +163,5 @@ class _Cleaning:
         before = self._size if self._cutter.reads_first else 0
         note = f"{self._articles} articles"
         if self._taken_over:
-            note += f", {self._taken_over} shards of an earlier run"
+            note += f", shards taken over from an earlier run: {self._taken_over}"
         self._run.progress(before + shard.read, before + self._size, unit="bytes", note=note)

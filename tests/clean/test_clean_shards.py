@@ -133,7 +133,7 @@ def test_a_run_that_failed_goes_on_with_the_shards_that_are_not_sealed(
     )  # fmt: skip
     assert set(done.values()) == {1}
     assert _sealed(tmp_path / "run").items() >= before.items()
-    assert said[-1].endswith(", 6 shards of an earlier run")
+    assert said[-1].endswith(" articles, shards taken over from an earlier run: 6")
     assert _digests(tmp_path / "run") == _digests(tmp_path / "whole")
     assert found.as_json() == whole.as_json()
     # What waited to be cleaned is gone.

@@ -13,7 +13,8 @@ from typing import Any
 
 import pytest
 
-from tasks.clean import pages
+from tasks.clean import corpus as corpus_room
+from tasks.clean import documents, pages
 from tasks.clean.task import CleanConfig, check, clean
 from tasks.core.artifacts import CleanCorpus, RawCorpus
 from tasks.core.errors import InputError, ProofError
@@ -137,6 +138,22 @@ def test_workers_do_not_change_a_byte(tmp_path: Path) -> None:
         "part-00000.jsonl", "part-00001.jsonl", "part-00002.jsonl",
     ]  # fmt: skip
     assert all(path.stat().st_size >= 1 << 20 for path in one.shards[:-1])
+
+
+def test_an_attempt_that_fails_leaves_its_shards_to_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def lost(*args: object) -> None:
+        raise OSError("the disk is gone")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(corpus_room, "assemble", lost)
+        with pytest.raises(OSError, match="the disk is gone"):
+            _clean(tmp_path, DATA / "english.xml")
+    monkeypatch.setattr(documents, "_clean", lost)
+    corpus = _clean(tmp_path, DATA / "english.xml")
+    assert corpus.metrics["articles"] == 2
+    assert not (corpus.path / "work").exists()
 
 
 def test_a_page_that_fails_is_set_aside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
