@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 import subprocess
 import sys
+import unicodedata
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ import numpy as np
 import pytest
 import tiktoken
 from encoder_cases import DOCUMENTS, SCHEMES, sha256, train
-from tokenizers import Tokenizer
+from tokenizers import Tokenizer, normalizers
 
 from tasks.tokens.encoders import Spec, Unsuited, choice, fuzz, load, routing
 from tasks.tokens.encoders.choice import choose
@@ -74,10 +75,20 @@ def test_gigatoken_alone_would_be_wrong_on_new_letters(specs: dict[str, Spec]) -
 
     alone = gigatoken.Tokenizer.from_json(specs["gpt2"].file.read_bytes()).backend
     assert [alone.encode(text).tolist() for text in NEW] != own_ids(specs["gpt2"], NEW)
-    assert all(map(routing.is_new, NEW[:4]))
-    assert not any(
-        map(routing.is_new, ["", "abc", "caf\u00e9", "\u4e2d\u6587", "\U0001f468\u200d", "\ue000"])
-    )
+    assert all(routing.is_new(text, False) for text in NEW[:4])
+    known = ["", "abc", "caf\u00e9", "\u4e2d\u6587", "\U0001f468\u200d", "\ue000", "e\u0323\u0301"]
+    assert not any(routing.is_new(text, normalized) for text in known for normalized in (0, 1))
+
+
+def test_marks_that_tokenizers_does_not_order(specs: dict[str, Spec]) -> None:
+    """Newer than its normal forms, older than Python's."""
+    texts = ["e\u09fe\u0323", "e\u0301\u08d3 b", "\u0627\u08ca\u0323"]
+    for text in texts:
+        assert unicodedata.normalize("NFC", text) != normalizers.NFC().normalize_str(text)
+    assert all(routing.is_new(text, True) for text in texts)
+    for name in ("gigatoken", "tiktoken"):
+        spec = Spec(name, "hugging_face", specs["qwen"].file, specs["qwen"].sha256)
+        assert split(load(spec).encode(texts)) == own_ids(spec, texts)
 
 
 def test_whitespace_that_ends_tiktokens_expressions(specs: dict[str, Spec]) -> None:
@@ -200,7 +211,7 @@ def test_the_fuzz_set_is_the_same_each_time_and_covers_scripts() -> None:
     held = set("".join(texts))
     assert len(held) > 2500
     for block in range(0x370, 0xD7A4, 0x80):
-        known = {chr(c) for c in range(block, block + 0x80) if not routing.is_new(chr(c))}
+        known = {chr(c) for c in range(block, block + 0x80) if not routing.is_new(chr(c), False)}
         assert not known or held & known, hex(block)
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -40,6 +41,8 @@ def load(spec: Spec) -> Routed:
     if spec.own == "slow":
         raise Unsuited("there is no file that gigatoken reads")
     data, apart = spec.file.read_bytes(), None
+    # Within a string of JSON the quotes would have backslashes. SentencePiece brings its tables.
+    normalized = spec.own == "hugging_face" and not re.search(rb'"normalizer":\s*null', data)
     with unsuited("gigatoken cannot read it"):
         if spec.own == "sentencepiece":
             converted = sentencepiece_to_tokenizer_json(data)
@@ -48,7 +51,7 @@ def load(spec: Spec) -> Routed:
             apart = any_of(token["content"] for token in json.loads(converted)["added_tokens"])
             data = converted.encode()
         bounded = _Bounded(lambda: gigatoken.Tokenizer.from_json(data).backend)
-    return Routed("gigatoken", bounded, spec, apart)
+    return Routed("gigatoken", bounded, spec, normalized, apart)
 
 
 class _Bounded:

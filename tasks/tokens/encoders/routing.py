@@ -28,6 +28,7 @@ class Routed:
         name: the fast encoder's.
         fast: the ids of one text; raises Unsuited where it cannot do that text.
         spec: whose `own` encoder takes the rest; loaded when the first such text comes.
+        normalized: whether the tokenizer brings texts into a normal form.
         apart: what makes a text one for the tokenizer's own encoder, wherever it is found.
     """
 
@@ -36,10 +37,11 @@ class Routed:
         name: Name,
         fast: Callable[[str], NDArray[np.uint32]],
         spec: Spec,
+        normalized: bool,
         apart: re.Pattern[str] | None = None,
     ) -> None:
         self.name = name
-        self._fast, self._apart = fast, apart
+        self._fast, self._normalized, self._apart = fast, normalized, apart
         self._own = dataclasses.replace(spec, encoder=spec.own)
 
     def encode(self, texts: list[str]) -> tuple[Ids, Lengths]:
@@ -47,7 +49,7 @@ class Routed:
         return joined([self._of(text) for text in texts])
 
     def _of(self, text: str) -> Ids:
-        if not is_new(text) and not (self._apart and self._apart.search(text)):
+        if not is_new(text, self._normalized) and not (self._apart and self._apart.search(text)):
             try:
                 return self._fast(text)
             except Unsuited:
@@ -61,23 +63,28 @@ def any_of(tokens: Iterable[str]) -> re.Pattern[str] | None:
     return re.compile(alternatives) if alternatives else None
 
 
-def is_new(text: str) -> bool:
-    """True where a text has a character that Python's Unicode or tokenizers' does not have."""
+def is_new(text: str, normalized: bool) -> bool:
+    """True where a text has a character that is too new for a fast encoder to be sure of it.
+
+    Args:
+        text: any.
+        normalized: whether the tokenizer brings texts into a normal form.
+    """
     if text.isascii():
         return False
     points = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), np.uint32)
-    return bool(_unsure()[points].any())
+    return bool(_unsure(normalized)[points].any())
 
 
 @functools.cache
-def _unsure() -> NDArray[np.bool_]:
+def _unsure(normalized: bool) -> NDArray[np.bool_]:
     table = np.ones(0x110000, np.bool_)
     table[0xF0000:] = False  # for private use
-    for start, stop in ((0, 0x40000), (0xE0000, 0xF0000)):  # nothing is assigned between these
-        table[start:stop] = [
-            unicodedata.category(chr(point)) == "Cn" for point in range(start, stop)
-        ]
-    table[_misplaced()] = True
+    for start, stop in ((0, 0x40000), (0xE0000, 0xE1000)):  # nothing is assigned between these
+        categories = map(unicodedata.category, map(chr, range(start, stop)))
+        table[start:stop] = list(map("Cn".__eq__, categories))
+    if normalized:
+        table[_misplaced()] = True
     return table
 
 
@@ -87,14 +94,15 @@ def _misplaced() -> list[int]:
 
     theirs = normalizers.NFC()
     found = set()
-    for point in range(0x80, 0x20000):
-        character = chr(point)
-        forms = [unicodedata.normalize("NFD", character)]
+    for character in map(chr, range(0x80, 0x20000)):
         if unicodedata.combining(character):
-            around = ("e{}\u0323", "e{}\u0301", "e{}\u0591", "e\u0301{}", "e\u05b0{}")
-            forms += [form.format(character) for form in around]
-        elif forms[0] == character:
+            around = ("{}", "e{}\u0323", "e{}\u0301", "e{}\u0591", "e\u0301{}", "e\u05b0{}")
+            forms, mark = [form.format(character) for form in around], character
+        elif unicodedata.decomposition(character)[:1] not in ("", "<"):
+            forms = [unicodedata.normalize("NFD", character)]
+            mark = forms[0][-1]
+        else:
             continue
         if any(theirs.normalize_str(form) != unicodedata.normalize("NFC", form) for form in forms):
-            found.add(point if len(forms) > 1 else ord(forms[0][-1]))
+            found.add(ord(mark))
     return sorted(found)

@@ -40,7 +40,8 @@ def load(spec: Spec) -> Routed:
         "megaline", pat_str=pattern, mergeable_ranks=ranks, special_tokens={}
     )
     apart = any_of(token["content"] for token in described["added_tokens"])
-    return Routed("tiktoken", functools.partial(_encode, encoding, _is_nfc(described)), spec, apart)
+    nfc = _is_nfc(described)
+    return Routed("tiktoken", functools.partial(_encode, encoding, nfc), spec, nfc, apart)
 
 
 def pattern_of(described: dict[str, Any]) -> str:
