@@ -59,6 +59,7 @@ def tokens(config: TokensConfig, ctx: Context) -> dict[str, Any]:
         "end_of_document": toys.END_OF_DOCUMENT,
         "vocab_size": toys.VOCAB,
         "dtype": "uint16",
+        "tokenizer_file": "tokenizer.json",
         "tokenizer_sha256": hashlib.sha256(config.tokenizer.encode()).hexdigest(),
         "splits": {"train": {"documents": config.documents, "tokens": count}},
     }
