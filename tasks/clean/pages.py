@@ -14,7 +14,7 @@ from tasks.clean.contamination import EvaluationSets, Hit
 from tasks.clean.counts import Counts
 from tasks.clean.duplicates import Duplicates
 from tasks.clean.evaluation_texts import read_texts, set_names
-from tasks.clean.language import identify
+from tasks.clean.language import identified
 from tasks.clean.library import Library
 from tasks.clean.mediawiki import Page, Site
 from tasks.clean.rows import Fields, Row
@@ -168,7 +168,7 @@ class Cleaner:
     def row(self, row: Row) -> Document:
         """A row's document, whether it stays or not. It has no markup."""
         page = Page(row.id, row.title, 0, False, "text", row.revision, row.text)
-        language = row.language or self._site.language
+        language = row.language or self._named(row.text, self._site.language)
         return self._ruled(page, row.url, language, Cleaned(text=row.text.strip()))
 
     def article(self, page: Page | Row, counts: Counts) -> Document | None:
@@ -197,11 +197,16 @@ class Cleaner:
 
     def _ruled(self, page: Page, url: str, language: str, cleaned: Cleaned) -> Document:
         text, account = apply(cleaned.text, language, self.options)
-        if text and self.options.language != "keep":
-            language = identify(text)[0]
+        language = self._named(text, language)
         stays = text and account.verdict is None
         hits = self._sets.hits(text) if self._sets and stays else []
         return Document(page, url, text, language, cleaned, account, hits)
+
+    def _named(self, text: str, language: str) -> str:
+        """The language identified where the recipe asks for it, else the one that is given."""
+        if not text or self.options.language == "keep":
+            return language
+        return identified(text, language, self.options.min_language_confidence)
 
 
 @lru_cache(maxsize=1)

@@ -43,11 +43,16 @@ class Rules(Thresholds, LineThresholds):
     quality_filters: bool = Field(
         True, description="Drop documents that miss a threshold of words, sentences or repetition"
     )
-    language: Literal["keep"] | tuple[str, ...] = Field(
-        "keep", description="Codes of the languages that stay; keep asks nothing"
+    language: Literal["keep", "identify"] | tuple[str, ...] = Field(
+        "keep",
+        description="Codes of the languages that stay; identify drops nothing and names each "
+        "document's; keep believes the wiki or the row",
     )
     min_language_confidence: float = Field(
-        0.5, ge=0, le=1, description="Drop documents whose language is less certain"
+        0.5,
+        ge=0,
+        le=1,
+        description="Documents whose language is less certain go; identify believes the wiki then",
     )
 
 
@@ -83,7 +88,7 @@ def prepare(rules: Rules, language: str) -> None:
     if rules.quality_filters:
         require(rules.splitter, language)
     if rules.language != "keep":
-        _codes(rules.language)
+        _codes(() if rules.language == "identify" else rules.language)
 
 
 def apply(text: str, language: str, rules: Rules) -> tuple[str, Account]:
@@ -118,7 +123,7 @@ def apply(text: str, language: str, rules: Rules) -> tuple[str, Account]:
         text = masked
     if not text:
         return text, account
-    if rules.language != "keep":
+    if isinstance(rules.language, tuple):
         account.verdict = foreign(text, _codes(rules.language), rules.min_language_confidence)
     if account.verdict is None and rules.quality_filters:
         account.verdict = reason_to_drop(text, language, rules)
