@@ -14,7 +14,7 @@ from transformers import AutoTokenizer
 
 from tasks.core.errors import ConfigError, InputError, ProofError
 from tasks.core.stage import Context
-from tasks.tokens import indexed, lines, tokenizer
+from tasks.tokens import indexed, lines, shards, tokenizer
 from tasks.tokens.task import TokensConfig, tokens
 
 TOY = Path(__file__).parents[2] / "deploy" / "recipes" / "toy"
@@ -193,6 +193,53 @@ def test_what_is_no_document_is_set_aside_and_counted(tmp_path: Path) -> None:
     assert [entry["reason"] for entry in aside] == [*reasons, "no JSON", "no JSON"]
     assert aside[1]["offset"] == len(bad[0])
     assert (metrics["set_aside"], metrics["documents"]) == (7, 60)
+
+
+def test_a_document_tells_where_it_came_from(tmp_path: Path) -> None:
+    told = {"revision": "77", "source": "wiki/dump.xml.bz2", "range": [12, 345]}
+    carried = [{**document, "url": "no", **told} for document in DOCUMENTS[:60]]
+    shards = write_shards(tmp_path, [*carried, *DOCUMENTS[60:]], 1)
+    run(tmp_path / "out", shards)
+    raw = shards[0].read_bytes()
+    for number, entry in enumerate(listed(tmp_path / "out")):
+        assert (entry["id"], entry["title"]) == (str(1000 + number), f"No. {number}")
+        if number < 60:
+            assert {key: entry[key] for key in told} == told
+            assert "url" not in entry
+            continue
+        # Of a document that does not say: its place in the corpus at hand.
+        assert entry["source"] == shards[0].name
+        start, stop = entry["range"]
+        assert json.loads(raw[start:stop])["id"] == entry["id"]
+
+
+def test_killed_in_the_middle_the_stage_goes_on(
+    built: tuple[Path, dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = write_shards(tmp_path, DOCUMENTS)
+    monkeypatch.setattr(lines, "_SMALLEST", 333)
+    monkeypatch.setattr(lines, "_LARGEST", 333)
+    total, encode_block = len(list(lines.blocks(files))), shards.encode_block
+    encoded: list[int] = []
+
+    def dies(job: Any, folder: Path, block: lines.Block) -> None:
+        if len(encoded) == 9:
+            encoded.append(-1)
+            raise KeyboardInterrupt
+        encode_block(job, folder, block)
+        encoded.append(block.number)
+
+    monkeypatch.setattr(shards, "encode_block", dies)
+    with pytest.raises(KeyboardInterrupt):
+        run(tmp_path / "out", files)
+    # As the store does before another attempt.
+    for file in (tmp_path / "out").iterdir():
+        file.unlink()
+    run(tmp_path / "out", files)
+    assert sorted(encoded) == [-1, *range(total)]
+    for file in built[0].iterdir():
+        if file.name != "tokens.json":
+            assert (tmp_path / "out" / file.name).read_bytes() == file.read_bytes(), file.name
 
 
 def test_an_empty_split_is_refused(tmp_path: Path) -> None:
