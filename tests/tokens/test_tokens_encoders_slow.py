@@ -6,6 +6,7 @@ MEGALINE_TOKENIZERS names further tokenizer.json files and SentencePiece models,
 from __future__ import annotations
 
 import os
+import unicodedata
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from tasks.tokens.encoders import Measure, Spec, Unsuited, fuzz, load, routing
 pytestmark = pytest.mark.slow
 
 CONTEXT = "{0}'s {0} \n{0} {0}1 {0}{0}. a{0}b 1{0}2 A{0}b{0}C '{0}"
+MARKS = "e{0}\u0323 e{0}\u0301 e{0}\u0591 e\u0301{0} e\u05b0{0} \u1100{0}\u1161"
 GIVEN = [part for part in os.environ.get("MEGALINE_TOKENIZERS", "").split(":") if part]
 
 
@@ -62,6 +64,8 @@ def code_points() -> Iterator[str]:
     for point in (*range(0xD800), *range(0xE000, 0xF0000), *range(0xF0000, 0x110000, 64)):
         if not routing.is_new(chr(point), False):
             yield CONTEXT.format(chr(point))
+            if unicodedata.combining(chr(point)):
+                yield MARKS.format(chr(point))
 
 
 @pytest.mark.parametrize("name", ["gigatoken", "tiktoken"])
