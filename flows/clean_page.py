@@ -42,7 +42,7 @@ def clean_page(
 
     The page goes through markup, rules, filters and evaluation sets as in a run; only whether it
     repeats another document is not asked. Where templates are taken from the dump, that is read
-    to its end first; clean.templates=table leaves this out.
+    to its end; clean.templates=table stops at the page.
 
     For example:
 

@@ -9,9 +9,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from tasks.clean.dump import Dump
-from tasks.clean.mediawiki import Page, read_page, title_of
-from tasks.clean.origins import origin_of
+from tasks.clean.mediawiki import Page, Site, read_page, title_of
+from tasks.clean.origins import SourceFile, is_read_first
 from tasks.clean.pages import Cleaner, Document, Options
 from tasks.clean.residue import residue
 from tasks.clean.rules import prepare
@@ -27,8 +26,8 @@ def examine(
     """Clean one page, and tell all that was done to it.
 
     Args:
-        path: the dump. It is read up to the page, and where templates are taken from it, whole
-            before that.
+        path: the dump. It is read once: up to the page, or where templates are taken from it, to
+            its end.
         title: the page's; underscores are spaces.
         options: how to clean.
         progress: called with the bytes of the dump that have been read.
@@ -43,31 +42,38 @@ def examine(
         InputError: there is no such page, or it cannot be read or cleaned.
         PageTimeout: it takes longer than a page may.
     """
-    page = find(path, title, progress)
     with TemporaryDirectory() as folder:
-        origin = origin_of(path, options, Path(folder), progress)
+        dump = SourceFile(path, "dump", options, Path(folder) / "templates", "keep", progress)
+        source = _found(dump, path, title, to_the_end=is_read_first("dump", options))
+        origin = dump.origin()
         prepare(options, origin.site.language)
-        found = _document(page, Cleaner(origin, options))
+        found = _document(_read(source, path, origin.site), Cleaner(origin, options))
     return _told(found, options)
 
 
-def find(path: Path, title: str, progress: Callable[[int], None]) -> Page:
-    """A page by its title.
+def _found(dump: SourceFile, path: Path, title: str, to_the_end: bool) -> bytes:
+    """The XML of the first page of a title; templates may stand behind it.
 
     Raises:
-        InputError: there is none, or it is no XML.
+        InputError: there is no such page.
     """
     wanted = title.replace("_", " ").strip()
-    dump = Dump(path, "keep", progress)
+    source: bytes | None = None
     nearest: list[str] = []
     waiting: list[str] = []
     for raw in dump.raw():
+        if source is not None:
+            continue
         name = title_of(raw.data)
         if name == wanted:
-            return _read(raw.data, dump)
+            source = raw.data
+            if not to_the_end:
+                break
         waiting.append(name)
         if len(waiting) >= _AT_A_TIME:
             nearest, waiting = _nearest(wanted, nearest + waiting), []
+    if source is not None:
+        return source
     nearest = _nearest(wanted, nearest + waiting)
     damaged = f"; the dump is damaged {dump.damage}" if dump.damage else ""
     raise InputError(
@@ -90,12 +96,12 @@ def _document(page: Page, cleaner: Cleaner) -> Document:
         ) from error  # fmt: skip
 
 
-def _read(source: bytes, dump: Dump) -> Page:
+def _read(source: bytes, path: Path, site: Site) -> Page:
     try:
-        return read_page(source, dump.site)
+        return read_page(source, site)
     except SyntaxError as error:
         raise InputError(
-            "The page cannot be read", where=f"{dump.path}, {title_of(source)}",
+            "The page cannot be read", where=f"{path}, {title_of(source)}",
             expected="XML", got=error, fix="fetch the dump again; a run sets the page aside",
         ) from error  # fmt: skip
 

@@ -97,21 +97,3 @@ class SourceFile:
 def is_read_first(kind: Kind, options: Options) -> bool:
     """Whether a file's first page can be cleaned only when its last has been read."""
     return kind == "dump" and options.templates == "dump"
-
-
-def origin_of(
-    path: Path, options: Options, folder: Path, progress: Callable[[int], None]
-) -> Origin:
-    """What is known of a dump before its first page is cleaned: its templates and its date.
-
-    Args:
-        path: the dump.
-        options: whether templates are asked for. If not, the file's name may tell the date.
-        folder: where to keep the templates.
-        progress: called with the bytes that have been read.
-    """
-    file = SourceFile(path, "dump", options, folder / "templates", "keep", progress)
-    for _ in file.raw():
-        if not is_read_first("dump", options):
-            break
-    return file.origin()

@@ -13,7 +13,7 @@ from tasks.clean import counts, documents, library, shards
 from tasks.clean.corpus import Run, write_parts
 from tasks.clean.counts import Counts
 from tasks.clean.library import Library
-from tasks.clean.origins import origin_of
+from tasks.clean.origins import SourceFile
 from tasks.clean.pages import Cleaner, Options
 from tasks.clean.wiki import Deadline, PageTimeout
 from tasks.core.errors import InputError, RetryableError
@@ -119,4 +119,6 @@ def test_damage_is_told_before_the_first_page_is_cleaned(
     monkeypatch.setattr(Cleaner, "document", lambda *args: pytest.fail("cleaned already"))
     with pytest.raises(InputError, match="ends early"):
         _run(tmp_path / "run", source)
-    assert origin_of(source, Options(), tmp_path, lambda done: None).site.language == "en"
+    read = SourceFile(source, "dump", Options(), tmp_path / "t", "keep", lambda done: None)
+    assert len(list(read.raw())) == 6
+    assert read.origin().site.language == "en"
