@@ -16,7 +16,7 @@ Splitter = Literal["nltk", "spacy", "none"]
 UNSPACED = r"[\u0e00-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff]"
 _FULL_WIDTH_END = re.compile(r"[。！？།]+")
 _SENTENCE_END = re.compile(
-    r"(?<![.!?…।།])[.!?…।།]++[\"'”’)\]]*+\s++(?=\S)|[。！？]+[”’」』）]*(?=.)"
+    r"(?<![.!?…।།])[.!?…।།]++[\"'”’)\]]*+\s++(?=\S)|[。！？]++[\"'”’」』）)】》〉]*+(?=.)"
 )
 _PUNKT_LANGUAGES = {
     "en": "english", "simple": "english", "cs": "czech", "da": "danish", "nl": "dutch",

@@ -61,13 +61,29 @@ def test_time_grows_with_the_length_alone() -> None:
 
 
 def test_sentences_end_where_they_did_before() -> None:
-    before = re.compile(r"[.!?…।།]+[\"'”’)\]]*\s+(?=\S)|[。！？]+[”’」』）]*(?=.)")
+    closers = r"[”’」』）\"')]"
+    before = re.compile(
+        r"[.!?…।།]+[\"'”’)\]]*\s+(?=\S)"
+        rf"|[。！？]+(?![。！？]){closers}*(?!{closers})(?=.)"
+    )
     chance = random.Random(5)
     for _ in range(3_000):
         text = "".join(chance.choices("ab.!…।\"') 。！」", k=12))
         assert [m.span() for m in _SENTENCE_END.finditer(text)] == [
             m.span() for m in before.finditer(text)
         ]
+
+
+@pytest.mark.parametrize(
+    ("line", "sentences"),
+    [
+        ("他说：“好。”", 1), ("他说：「好。」", 1), ('他说："好。"', 1), ("「好。」他说。", 2),
+        ("好。（见上。）", 2), ("好！好？好。", 3), ("（好。）", 1),
+        ("『好。』」と言った。", 2), ("好。。", 1),
+    ],
+)  # fmt: skip
+def test_a_closing_quote_belongs_to_its_sentence(line: str, sentences: int) -> None:
+    assert count_sentences(line, "zh", 9) == sentences
 
 
 def test_a_tibetan_article_stays() -> None:
