@@ -169,7 +169,9 @@ def _judge(
     forget: Callable[[], None] = lambda: None,
 ) -> None:
     documents = json.loads(texts.read_text(encoding="utf-8"))
-    judged(documents[0])
+    # Models are loaded when a text first asks for them.
+    for text in documents:
+        judged(text)
     forget()
     seconds, verdicts = _timed(judged, documents)
     dropped = sum(verdict is not None for verdict in verdicts)
