@@ -17,7 +17,7 @@ import pytest
 from chat_cases import CHATML, turns
 from transformers import AutoTokenizer
 
-from megatron_bridge.data.packs import Pack
+from megatron_bridge.data.packs import Pack, Packs
 from tasks.core.errors import InputError, ProofError
 from tasks.core.fingerprint import sha256_file
 from tasks.tokens import lines
@@ -102,6 +102,43 @@ def test_every_conversation_is_whole_in_one_pack_and_apart(made: Any) -> None:
     assert {"positions", "labels"} <= set(apart(sample._replace(cu_seqlens=moved)))
     assert apart(sample._replace(loss_mask=sample.loss_mask + 1))
     assert apart(sample._replace(labels=np.roll(sample.tokens, 1)))
+
+
+def test_borders_and_positions_are_all_that_isolation_takes() -> None:
+    """Another first conversation moves no logit of the others; each is as it would be alone."""
+    import torch
+    import transformers
+
+    sizes = {"hidden_size": 36, "intermediate_size": 44, "vocab_size": 267}
+    heads = {"num_hidden_layers": 2, "num_attention_heads": 3, "head_dim": 12}
+    torch.manual_seed(1)
+    model = transformers.LlamaForCausalLM(
+        transformers.LlamaConfig(**sizes, **heads, initializer_range=0.3)
+    ).eval()
+    draw = np.random.default_rng(0)
+    lengths, others = np.array([17, 23, 13], np.int32), draw.integers(0, 267, 36)
+
+    def logits(first: np.ndarray, isolated: bool = True) -> Any:
+        ids, mask = np.concatenate([first, others]), np.ones(53, np.uint8)
+        sample = Packs(ids, mask, lengths, np.array([0, 3]), 64, 0)[0]
+        owners = torch.tensor(np.repeat(np.arange(4), np.diff(sample.cu_seqlens)))
+        seen = torch.ones(64, 64, dtype=torch.bool).tril()
+        if isolated:
+            seen &= owners[:, None] == owners
+        with torch.no_grad():
+            return model(
+                torch.tensor(sample.tokens)[None],
+                attention_mask=torch.zeros(1, 1, 64, 64).masked_fill(~seen, -1e30),
+                position_ids=torch.tensor(sample.position_ids)[None],
+            ).logits[0]
+
+    one, two = draw.integers(0, 267, (2, 17))
+    assert torch.equal(logits(one)[17:53], logits(two)[17:53])
+    with torch.no_grad():
+        alone = model(torch.tensor(others[:23])[None]).logits[0]
+    assert (logits(one)[17:40] - alone).abs().max() < 1e-4
+    # Control: without the borders they move.
+    assert (logits(one, False)[17:53] - logits(two, False)[17:53]).abs().max() > 1e-2
 
 
 def test_megatron_reads_conversations_as_sequences_and_packs_as_documents(made: Any) -> None:
