@@ -151,12 +151,12 @@ def _marked(tokens: list[dict[str, Any]]) -> Iterator[str]:
 
 def _heading(found: Sample, one: Mapping[str, Any]) -> str:
     what = "conversation" if found["kind"] == "chat" else "document"
-    source, tokens = one["source"] or {}, one["tokens"]
+    note, tokens = one["note"] or {}, one["tokens"]
     said = [
         f"{what} {one['document']}",
         f"{len(tokens):,} tokens",
         f"{sum(token['loss'] for token in tokens):,} bear loss",
-        *(f"{key} {source[key]}" for key in ("id", "file", "range") if source.get(key, "") != ""),
+        *(f"{key} {note[key]}" for key in ("id", "source", "range") if note.get(key, "") != ""),
     ]
     return printable(f"── {', '.join(said)} ──")
 

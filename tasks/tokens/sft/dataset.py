@@ -173,5 +173,5 @@ def _chats(
 def _list(listed: IO[str], writer: files.Writer, group: list[Chat]) -> None:
     for number, chat in enumerate(group, writer.conversations):
         sizes = {"tokens": len(chat.ids), "loss_tokens": int(chat.mask.sum())}
-        entry = {"conversation": number, "pack": writer.packs, **chat.source, **sizes}
+        entry = {"conversation": number, "pack": writer.packs, **chat.note, **sizes}
         listed.write(json.dumps(entry, ensure_ascii=False) + "\n")

@@ -58,12 +58,12 @@ class Chat:
     Attributes:
         ids: [tokens].
         mask: 1 where a token bears loss, [tokens].
-        source: `id` of the row, `file`, and `range`: its first byte there, unpacked, and its end.
+        note: `id` of the row, `source` (its file), `range` (first byte there, unpacked, and end).
     """
 
     ids: Ids
     mask: Mask
-    source: dict[str, Any]
+    note: dict[str, Any]
 
 
 @dataclass
@@ -80,19 +80,19 @@ def encode(rules: Rules, block: Block) -> Encoded:
     result = Encoded()
     read: list[tuple[answers.Answers, dict[str, Any]]] = []
     for line in lines(block):
-        source = {"file": block.file.name, "range": [line.start, line.stop]}
+        place = {"source": block.file.name, "range": [line.start, line.stop]}
         try:
             conversation = _conversation(parse(line), rules.template)
             found = answers.find(rules.template, conversation)
         except ValueError as error:
-            result.set_aside.append({**source, "reason": str(error)})
+            result.set_aside.append({**place, "reason": str(error)})
             continue
-        read.append((found, {"id": conversation.id, **source}))
+        read.append((found, {"id": conversation.id, **place}))
     encodings = _tokenizer(rules.tokenizer, rules.sha256).encode_batch(
         [found.text for found, _ in read], add_special_tokens=False
     )
-    for (found, source), encoding in zip(read, encodings, strict=True):
-        _add(result, rules, found, encoding, source)
+    for (found, note), encoding in zip(read, encodings, strict=True):
+        _add(result, rules, found, encoding, note)
     return result
 
 
@@ -127,7 +127,7 @@ def _add(
     rules: Rules,
     found: answers.Answers,
     encoding: Encoding,
-    source: dict[str, Any],
+    note: dict[str, Any],
 ) -> None:
     ids = np.array(encoding.ids, best_dtype(rules.vocab_size))
     bears, straddling = mask(found, encoding)
@@ -143,15 +143,15 @@ def _add(
     if len(ids) > (longest := rules.sequence_length):
         if rules.too_long == "drop":
             reason = "longer than sequence_length"
-            result.set_aside.append({**source, "reason": reason, "tokens": len(ids)})
+            result.set_aside.append({**note, "reason": reason, "tokens": len(ids)})
             return
         ids, bears = ids[:longest], bears[:longest]
         counts["truncated"] += 1
     if not bears.any():
-        result.set_aside.append({**source, "reason": "no token bears loss", "tokens": len(ids)})
+        result.set_aside.append({**note, "reason": "no token bears loss", "tokens": len(ids)})
         return
     result.counts += counts
-    result.chats.append(Chat(ids, bears, source))
+    result.chats.append(Chat(ids, bears, note))
 
 
 def _conversation(row: dict[str, Any] | str, template: Template) -> rows.Conversation:
