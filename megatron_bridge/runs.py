@@ -16,7 +16,7 @@ from megatron_bridge import certificate, checkpoint, families, resume
 from megatron_bridge.config import DType, ForwardSpec, ParallelConfig, TrainSpec, validate_layout
 from megatron_bridge.data import indices
 from megatron_bridge.data.blend import Row
-from megatron_bridge.errors import InputError
+from megatron_bridge.errors import ConfigError, InputError
 from megatron_bridge.launch.base import Launcher
 from megatron_bridge.launch.local import LocalLauncher
 
@@ -45,8 +45,8 @@ def train(
         table).
 
     Raises:
-        ConfigError: the layout does not fit the model, or a weight asks for more of a source than
-            is there; before any rank starts.
+        ConfigError: the layout does not fit the model, a weight asks for more of a source than is
+            there, or the run was begun with other samples; before any rank starts.
         InputError: the checkpoint is not whole, or the training split holds no token.
         ProofError: the start is not proven and `spec.unproven` is not set, or the loss is no
             longer finite.
@@ -63,6 +63,8 @@ def train(
         on_table(samples.rows)
     run_dir.mkdir(parents=True, exist_ok=True)
     start, _ = resume.newest(run_dir)
+    if start:
+        _require_same(samples, run_dir / resume.SAMPLES, start)
     if start < spec.config.steps:
         # The ranks would do the same; done here, everything beyond is a new line.
         resume.cut(run_dir, start)
@@ -144,6 +146,19 @@ def generate(
         "generate", checkpoint_dir, prompts, parallel, dtype, max_new_tokens
     )
     return answer
+
+
+def _require_same(samples: indices.Samples, file: Path, start: int) -> None:
+    """Refuse to go on with samples in another order than those taken so far."""
+    begun = indices.Samples.model_validate_json(file.read_text(encoding="utf-8"))
+    if samples.key != begun.key:
+        raise ConfigError(
+            "This run was begun with other samples",
+            where=f"{file.parent}, step {start}",
+            expected="the datasets, weights, sequence length, seed and number of samples it had",
+            got=f"indices {samples.key} in place of {begun.key}",
+            fix="start a run in another folder",
+        )
 
 
 class _Follower:

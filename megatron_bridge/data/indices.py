@@ -68,6 +68,12 @@ class Samples(BaseModel):
     blend: Path | None
     rows: list[Row]
 
+    @property
+    def key(self) -> str:
+        """The same for the same samples in the same order; more of them may follow."""
+        pairs = zip(self.sources, self.rows, strict=True)
+        return " ".join(f"{path.name}:{row['weight']}" for path, row in pairs)
+
 
 def build(sources: Sequence[DataSource], config: TrainConfig, cache: Path) -> Samples:
     """Index the samples of a run, or find them indexed.

@@ -175,11 +175,11 @@ class Batches(Iterator[dict[str, torch.Tensor]]):
 def _load(path: Path) -> Any:
     try:
         return numpy.load(path, mmap_mode="r")
-    except FileNotFoundError as error:
+    except (FileNotFoundError, ValueError) as error:
         raise InputError(
-            "The indices of the samples are not here",
+            "The indices of the samples cannot be read here",
             where=path,
-            expected="the folder that they were built in, on every node",
-            got="no such file",
-            fix="put the store on a disk that all nodes share, and run again",
+            expected="the file that was written before the ranks started, on every node",
+            got="no such file" if isinstance(error, FileNotFoundError) else error,
+            fix=f"put the store on a disk that all nodes share, remove {path.parent} and run again",
         ) from error

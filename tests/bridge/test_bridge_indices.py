@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from megatron_bridge import resume
+from megatron_bridge import resume, runs
 from megatron_bridge.config import DataSource, TrainConfig, TrainSpec
 from megatron_bridge.data import blend, indices, words
 from megatron_bridge.errors import ConfigError, InputError
@@ -192,8 +192,11 @@ def test_a_rank_reads_what_was_built_and_builds_nothing(tmp_path: Path) -> None:
     assert torch.equal(read[first]["tokens"], own[third]["tokens"])
     assert torch.equal(read[third]["tokens"], own[first]["tokens"])
 
+    path.write_bytes(path.read_bytes()[:-1])
+    with pytest.raises(InputError, match="cannot be read here"):
+        ours(tmp_path / "run", sources, config)
     path.unlink()
-    with pytest.raises(InputError, match="on every node"):
+    with pytest.raises(InputError, match="no such file"):
         ours(tmp_path / "run", sources, config)
 
 
@@ -230,6 +233,27 @@ def test_only_what_depends_on_a_change_is_built_anew(tmp_path: Path) -> None:
     os.utime(left, (1, 1))
     built(seed=4)
     assert not left.exists()
+
+
+def test_a_run_does_not_go_on_with_other_samples(tmp_path: Path) -> None:
+    prefix = write(tmp_path / "train", some(60))
+    config = TrainConfig(steps=80, global_batch_size=1, sequence_length=30)
+
+    def key(steps: int, weights: tuple[float, ...] = ()) -> Any:
+        sources = [DataSource(prefix=prefix, weight=w, repeats=True) for w in weights or (1.0,)]
+        other = config.model_copy(update={"steps": steps})
+        return ours(tmp_path / "run", sources, other)[0]
+
+    file = tmp_path / "run" / resume.SAMPLES
+    one, two = key(80), key(80, (1.0, 2.0))
+    # A longer run within the same epoch begins with the same samples.
+    for begun, now in ((one, key(84)), (two, key(90, (1.0, 2.0)))):
+        file.write_text(begun.model_dump_json())
+        runs._require_same(now, file, 4)
+    for begun, now in ((one, key(85)), (one, two), (two, key(80, (2.0, 1.0)))):
+        file.write_text(begun.model_dump_json())
+        with pytest.raises(ConfigError, match=r"begun with other samples.*step 4"):
+            runs._require_same(now, file, 4)
 
 
 def test_the_table_is_the_one_worked_out_by_hand(tmp_path: Path) -> None:
