@@ -31,7 +31,7 @@ QWEN3 = os.environ.get("MEGALINE_QWEN3", "")
 def encoded(model: Path, row: dict[str, Any]) -> encode.Encoded:
     """A row as the stage's workers encode it."""
     line = model / "row.jsonl"
-    line.write_text(json.dumps(row, ensure_ascii=False) + "\n", encoding="utf-8")
+    line.write_text(json.dumps(row) + "\n")
     file = model / "tokenizer.json"
     size = json.loads((model / "config.json").read_text())["vocab_size"]
     rules = encode.Rules(file, str(model), size, template.load(model), 4096)
@@ -159,6 +159,8 @@ ATTACK = "{{ messages.__class__.__mro__[1].__subclasses__() }}"
         (BLOCK_ELSEWHERE, turns("u: hi", "a: x"), "blocks do not hold message 1"),
         (ATTACK, turns("u: hi", "a: x"), "refuses it: .*unsafe"),
         (CHATML, {"messages": [{"role": "robot", "content": "x"}]}, "unknown role 'robot'"),
+        (CHATML, turns("u: \ud83d", "a: x"), "half a surrogate pair"),
+        (CHATML, turns("u: x", "a: x", id="\udc00"), "half a surrogate pair"),
         (CHATML, {"messages": "hi"}, "neither messages nor conversations"),
         (CHATML, {"messages": [{"role": "user", "content": 7}]}, "message 0 holds no text alone"),
         (CHATML, {"messages": [{"role": "user", "content": [{"image_url": "x"}]}]}, "no text"),

@@ -120,7 +120,21 @@ def write(
         for group in pack(chats, rules.sequence_length):
             _list(listed, writer, group)
             writer.add(group)
-    told: dict[str, Any] = {
+    told = _told(writer, rules, pad, tally)
+    if not writer.conversations:
+        reasons = ", ".join(f"{reason} ({n})" for reason, n in told["reasons"].items())
+        raise InputError(
+            "No conversation is left", where=", ".join(map(str, sources)),
+            expected="rows with messages that the chat template takes", got=reasons or "no rows",
+            fix=f"see {prefix.name}_set_aside.jsonl for each row",
+        )  # fmt: skip
+    text = json.dumps(told, indent=1) + "\n"
+    files.beside(prefix, "tokens.json").write_text(text, encoding="utf-8")
+    return told
+
+
+def _told(writer: files.Writer, rules: Rules, pad: int, tally: _Tally) -> dict[str, Any]:
+    return {
         "conversations": writer.conversations,
         "packs": writer.packs,
         "tokens": writer.tokens,
@@ -138,16 +152,6 @@ def write(
         "tokenizer_sha256": rules.sha256,
         "template_sha256": rules.template.sha256,
     }
-    if not writer.conversations:
-        reasons = ", ".join(f"{reason} ({n})" for reason, n in told["reasons"].items())
-        raise InputError(
-            "No conversation is left", where=", ".join(map(str, sources)),
-            expected="rows with messages that the chat template takes", got=reasons or "no rows",
-            fix=f"see {prefix.name}_set_aside.jsonl for each row",
-        )  # fmt: skip
-    text = json.dumps(told, indent=1) + "\n"
-    files.beside(prefix, "tokens.json").write_text(text, encoding="utf-8")
-    return told
 
 
 def _chats(

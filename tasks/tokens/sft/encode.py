@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import os
+import re
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -25,6 +26,7 @@ from tasks.tokens.sft.template import Refused, Template
 Mask = NDArray[np.uint8]
 Bears = Literal["answers", "all"]
 
+_SURROGATE = re.compile("[\ud800-\udfff]")
 COUNTED = ("answers", "answers_without_end", "straddling_tokens", "truncated")
 
 
@@ -159,9 +161,11 @@ def _conversation(row: dict[str, Any] | str, template: Template) -> rows.Convers
     if isinstance(row, str):
         raise ValueError(row)
     conversation = rows.read(row)
-    for text in _strings([conversation.messages, conversation.tools]):
+    for text in _strings([conversation.id, conversation.messages, conversation.tools]):
         if token := template.control_token.search(text):
             raise Refused(f"a message holds the special token {token.group()}")
+        if not text.isascii() and _SURROGATE.search(text):
+            raise Refused("half a surrogate pair, which is no character")
     return conversation
 
 
