@@ -21,6 +21,7 @@ from tasks.clean.pages import Options, Origin, cleaner
 from tasks.clean.rules import prepare
 from tasks.clean.shards import Cutter, Shard, layout
 from tasks.core import executor, sources
+from tasks.core.errors import InputError, ProofError
 from tasks.core.executor import Executor
 from tasks.core.fingerprint import digest, identity, sha256_file
 from tasks.core.storage.local import remove_path
@@ -69,10 +70,20 @@ def write_parts(root: Path, names: Sequence[str], out: Path, run: Run) -> Counts
     Raises:
         ConfigError: the options ask for what is not there.
         InputError: see `Dump` and `Rows`.
+        ProofError: nothing was left.
     """
     folder = _folder(run)
+    try:
+        return _written([(name, root / name) for name in names], out, run, folder)
+    except (InputError, ProofError):
+        # The same would be said again, and what cures it makes another corpus or other options.
+        remove_path(folder)
+        raise
+
+
+def _written(files: Sequence[tuple[str, Path]], out: Path, run: Run, folder: Path) -> Counts:
     cutter = Cutter(folder, run.options, run.on_damage, run.workers)
-    cleaning = _Cleaning([(name, root / name) for name in names], cutter, run)
+    cleaning = _Cleaning(files, cutter, run)
     try:
         cleaning.run()
     finally:
@@ -90,6 +101,12 @@ def write_parts(root: Path, names: Sequence[str], out: Path, run: Run) -> Counts
             _log.warning("page %s (%s) was set aside: %s", page["id"], page["title"], problem)
         if more := fate.count - len(fate.pages):
             _log.warning("and %s more", more)
+    if counts.articles == 0:
+        raise ProofError(
+            "No article was left", where=", ".join(path.name for _, path in files[:3]),
+            expected="at least one article", got=counts.whereabouts(),
+            fix="lower the thresholds of the filters, or name another source",
+        )  # fmt: skip
     return counts
 
 

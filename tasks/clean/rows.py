@@ -17,7 +17,7 @@ from tasks.clean.raw import Raw
 from tasks.core.errors import InputError
 from tasks.core.streams import DAMAGE, pieces
 
-LONGEST = 1 << 26
+LONGEST = 1 << 24
 """Bytes that a row may have."""
 _ABSENT = object()
 # Under which WikiExtractor and this stage itself write it.

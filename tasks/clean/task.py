@@ -53,10 +53,10 @@ def _resolve(config: CleanConfig, digests: DigestCache) -> dict[str, Any]:
 
 
 def check(out: Path, metrics: dict[str, Any]) -> None:
-    """Every page is accounted for, and there is at least one article.
+    """Every page is accounted for.
 
     Raises:
-        ProofError: the counts do not add up, or nothing was left.
+        ProofError: the counts do not add up.
     """
     report = json.loads((out / "report.json").read_text(encoding="utf-8"))
     parts = report["whereabouts"]
@@ -64,11 +64,6 @@ def check(out: Path, metrics: dict[str, Any]) -> None:
         raise ProofError(
             "The counts of pages do not add up", where=out, expected=report["pages"], got=parts
         )
-    if parts["articles"] == 0:
-        raise ProofError(
-            "No article was left", where=out, expected="at least one article", got=parts,
-            fix="lower the thresholds of the filters, or name another dump",
-        )  # fmt: skip
 
 
 @stage("clean", version=4, output=CleanCorpus, label=_label, resolve=_resolve, check=check)

@@ -56,7 +56,11 @@ class RawCorpus(Artifact):
 
 
 class CleanCorpus(Artifact):
-    """Documents as JSON lines (`id`, `url`, `title`, `text`, `revision`) in shards."""
+    """Documents as JSON lines in parts.
+
+    Each has `id`, `url`, `title`, `language`, `text`, `revision`, and where it is from: `source` (a
+    file of the raw corpus) and `range` (bytes of that file unpacked, or rows of Parquet).
+    """
 
     @property
     def shards(self) -> list[Path]:

@@ -110,7 +110,7 @@ def test_a_full_disk_without_mounts(place: Place, monkeypatch: pytest.MonkeyPatc
     def full(*_: object, **__: object) -> Path:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(sources, "fetch", full)
+    monkeypatch.setattr(sources, "copy", full)
     before = listing(place)
     with pytest.raises(RetryableError, match="The disk is full"):
         ingest.build(Store(place.store), load(place.recipe).ingest, force=True)
