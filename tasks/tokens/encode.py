@@ -186,7 +186,7 @@ class _Shard:
             note = {**place, **note, "id": str(value["id"]), "title": str(value.get("title") or "")}
         found = {}
         for key in self.job.keys:
-            sequences = _sequences(value.get(key), self.job.sentences)
+            sequences = _sequences(value.get(key), line, self.job.sentences)
             if sequences is None or (self.job.splits and not "".join(sequences).strip()):
                 return "no text" if key == "text" else f"no text in {key}"
             found[key] = sequences
@@ -266,10 +266,10 @@ def closed(
     return ids, lengths, counts
 
 
-def _sequences(value: Any, sentences: bool) -> list[str] | None:
+def _sequences(value: Any, line: Line, sentences: bool) -> list[str] | None:
     """A text, or one that is in pieces already; None for anything else."""
     pieces = value if isinstance(value, list) and not sentences else [value]
-    if not all(map(is_text, pieces)):
+    if not all(is_text(piece, line) for piece in pieces):
         return None
     return _sentences(pieces[0]) if sentences else pieces
 

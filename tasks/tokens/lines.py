@@ -19,7 +19,7 @@ from tasks.core.streams import DAMAGE, pieces
 LONGEST = 1 << 26
 """Bytes of the longest line that is read: memory must be bounded."""
 
-_SAMPLED, _AT_A_PLACE = 1 << 16, 1 << 15
+_SAMPLED, _BEGINNING = 1 << 16, 1 << 13
 _SMALLEST, _LARGEST, _OF_A_CORPUS = 1 << 18, 1 << 23, 16
 
 
@@ -54,14 +54,16 @@ class Line:
 
 
 def sample(files: Sequence[Path], most: int = 1 << 21) -> Iterator[Line]:
-    """Lines from all over a corpus, of a compressed file from its beginning: 1 %, or `most` bytes.
+    """Lines from all over a corpus, of a compressed file from its beginning.
+
+    Their texts' beginnings are some 1 % of it, at least 64 KiB, and at most about `most` bytes.
 
     Raises:
         ConfigError: see `blocks`.
         InputError: see `blocks`.
     """
     sizes = [file.stat().st_size for file in files]
-    wanted = min(most, max(_SAMPLED, sum(sizes) // 100))
+    wanted = min(most, sum(sizes), max(_SAMPLED, sum(sizes) // 100))
     for file, size in zip(files, sizes, strict=True):
         part = 1 + wanted * size // max(1, sum(sizes))
         if compression(file) != "none":
@@ -69,10 +71,14 @@ def sample(files: Sequence[Path], most: int = 1 << 21) -> Iterator[Line]:
             for start, data, read in itertools.islice(unpacked, 1):
                 yield from lines(Block(0, file, start, start + len(data), data, read))
             continue
-        places = 1 + part // _AT_A_PLACE
+        places = 1 + part // _BEGINNING
         for place in range(places):
-            start = size * place // places
-            yield from lines(Block(0, file, start, min(start + part // places, size), None, 0))
+            taken = 0
+            for line in lines(Block(0, file, size * place // places, size, None, 0)):
+                yield line
+                taken += min(len(line.data), _BEGINNING)
+                if taken >= _BEGINNING:
+                    break
 
 
 def layout() -> tuple[int, ...]:
@@ -148,20 +154,27 @@ def parse(line: Line) -> dict[str, Any] | str:
 
 
 def texts(found: Iterable[Line], keys: Sequence[str]) -> Iterator[str]:
-    """The texts in lines that have any."""
+    """The beginnings of the texts in lines that have any."""
     for line in found:
         value = parse(line)
         if isinstance(value, dict):
             for text in (value.get(key) for key in keys):
-                yield from filter(is_text, text if isinstance(text, list) else [text])
+                pieces = text if isinstance(text, list) else [text]
+                yield from (piece[:_BEGINNING] for piece in pieces if is_text(piece, line))
 
 
-def is_text(value: Any) -> bool:
-    """False for halves of surrogate pairs, too: JSON can spell them, no tokenizer can read them."""
+def is_text(value: Any, line: Line) -> bool:
+    """Whether a value in a line is text that can be read; halves of surrogate pairs cannot."""
+    if not isinstance(value, str):
+        return False
+    if b"\\u" not in line.data:
+        # Only an escape can spell one.
+        return True
     try:
-        return isinstance(value, str) and (value.isascii() or value.encode() is not None)
+        value.encode()
     except UnicodeEncodeError:
         return False
+    return True
 
 
 def _unpacked(file: Path, size: int) -> Iterator[tuple[int, bytes, int]]:
