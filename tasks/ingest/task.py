@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import re
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
+from urllib.parse import urlsplit
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from tasks.core import sources
@@ -18,6 +21,8 @@ from tasks.core.stage import Context, stage
 from tasks.ingest.fetching import changed, fetch
 from tasks.ingest.kinds import refuse_content
 from tasks.ingest.listing import Entry, Listing, listed, name_of
+
+_VARIABLE = re.compile(r"\$\{(\w+)\}")
 
 
 def _some(value: Any) -> Any:
@@ -35,7 +40,8 @@ class IngestConfig(BaseModel):
     source: Annotated[str | tuple[str, ...], BeforeValidator(_some), Runtime] = Field(
         description="MediaWiki XML dumps, JSON lines, Parquet, text: a path, folder or pattern "
         "(data/**/*.jsonl.gz), file:///path, package://PACKAGE/inner/path, https://, oss:// or "
-        "another URL that fsspec knows; or a list of these"
+        "another URL that fsspec knows; or a list of these. ${NAME} in it stands for a variable of "
+        "the environment"
     )
     sha256: Annotated[str | None, Runtime] = Field(
         None,
@@ -43,10 +49,47 @@ class IngestConfig(BaseModel):
         description="The digest that the source, one file, must have",
     )
 
+    @model_validator(mode="after")
+    def _keeps_no_secret(self) -> IngestConfig:
+        # A recipe is read by many, and Prefect's server keeps what a run was asked for.
+        for source in self._given:
+            password = urlsplit(source).password if "://" in source else None
+            if password and not _VARIABLE.fullmatch(password):
+                raise ConfigError(
+                    "A source has a password in it", where="ingest.source",
+                    expected="a URL without secrets", got=_without_user(source),
+                    fix="write ${NAME} in its place, and set NAME in the environment",
+                )  # fmt: skip
+        return self
+
+    @property
+    def _given(self) -> tuple[str, ...]:
+        return (self.source,) if isinstance(self.source, str) else self.source
+
     @property
     def sources(self) -> tuple[str, ...]:
-        """All of them, in order."""
-        return (self.source,) if isinstance(self.source, str) else self.source
+        """All of them, in order, with variables of the environment filled in.
+
+        Raises:
+            ConfigError: a variable is not set.
+        """
+        return tuple(_VARIABLE.sub(_from_environment, source) for source in self._given)
+
+
+def _without_user(source: str) -> str:
+    scheme, _, rest = source.partition("://")
+    return f"{scheme}://***@{rest.rpartition('@')[2]}".partition("?")[0]
+
+
+def _from_environment(found: re.Match[str]) -> str:
+    value = os.environ.get(found[1])
+    if not value:
+        raise ConfigError(
+            "A source names a variable that is not set", where="ingest.source",
+            expected=f"{found[1]} in the environment", got="nothing",
+            fix=f"export {found[1]}=…, where the stage runs",
+        )  # fmt: skip
+    return value
 
 
 def _label(config: IngestConfig, inputs: list[str]) -> str:

@@ -113,6 +113,12 @@ def _listing(server: Host, bucket: str, query: dict[str, list[str]]) -> bytes:
     return f"<ListBucketResult>{head}{end}{found}</ListBucketResult>".encode()
 
 
+@pytest.fixture(autouse=True)
+def password(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What `${PASSWORD}` in a source stands for."""
+    monkeypatch.setenv("PASSWORD", "geheim")
+
+
 @pytest.fixture
 def host(monkeypatch: pytest.MonkeyPatch) -> Iterator[Host]:
     monkeypatch.setattr(remote, "WAITS", (0.01, 0.01))

@@ -35,7 +35,7 @@ def _build(tmp_path: Path, *source: str, **config: Any) -> Any:
 
 def test_one_file_of_a_web_server(host: Any, tmp_path: Path) -> None:
     host.files["/a/rows.jsonl"] = DATA
-    url = f"{host.url}/a/rows.jsonl?signature=geheim".replace("//", "//anna:geheim@")
+    url = f"{host.url}/a/rows.jsonl?signature=geheim".replace("//", "//anna:${PASSWORD}@")
     outcome = _build(tmp_path, url)
     artifact = outcome.artifact
     assert [path.name for path in artifact.files] == ["rows.jsonl"]
@@ -165,7 +165,7 @@ def test_what_is_not_to_be_had_is_told_without_secrets(
     host: Any, tmp_path: Path, path: str, message: str
 ) -> None:
     host.files |= {"/empty": b"", "/program": b"\x7fELF and so on", "/x.zip": b"PK"}
-    url = f"{host.url}{path}?sig=geheim".replace("//", "//anna:geheim@", 1)
+    url = f"{host.url}{path}?sig=geheim".replace("//", "//anna:${PASSWORD}@", 1)
     with pytest.raises(InputError, match=message) as error:
         _build(tmp_path, url)
     assert "geheim" not in str(error.value)
@@ -173,7 +173,7 @@ def test_what_is_not_to_be_had_is_told_without_secrets(
 
 def test_nobody_there_may_be_tried_again(host: Any, tmp_path: Path) -> None:
     with pytest.raises(RetryableError, match="failed") as error:
-        _build(tmp_path, "http://anna:geheim@127.0.0.1:9/rows.jsonl")
+        _build(tmp_path, "http://anna:${PASSWORD}@127.0.0.1:9/rows.jsonl")
     assert "geheim" not in str(error.value)
 
 

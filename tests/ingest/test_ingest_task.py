@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tasks.core.errors import InputError
+from tasks.core.errors import ConfigError, InputError
 from tasks.core.store import Store
 from tasks.ingest.task import IngestConfig, ingest
 
@@ -61,3 +61,16 @@ def test_a_digest_that_was_asked_for_is_held(tmp_path: Path) -> None:
     assert _build(tmp_path / "store", ENGLISH, right).state == "Reused"
     with pytest.raises(InputError, match="not the file that was asked for"):
         _build(tmp_path / "store", ENGLISH, "0" * 64)
+
+
+def test_a_password_is_no_part_of_a_recipe(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ConfigError) as told:
+        IngestConfig(source="https://me:hunter2@host/a.jsonl?sign=hunter2")
+    assert "hunter2" not in str(told.value)
+    assert "${NAME}" in str(told.value)
+    config = IngestConfig(source="https://me:${PASSWORD}@host/a.jsonl?sign=${SIGN}")
+    with pytest.raises(ConfigError, match="SIGN in the environment"):
+        _ = config.sources
+    monkeypatch.setenv("SIGN", "abc")
+    assert config.sources == ("https://me:geheim@host/a.jsonl?sign=abc",)
+    assert "geheim" not in config.model_dump_json()
