@@ -159,8 +159,8 @@ def texts(found: Iterable[Line], keys: Sequence[str]) -> Iterator[str]:
         value = parse(line)
         if isinstance(value, dict):
             for text in (value.get(key) for key in keys):
-                pieces = text if isinstance(text, list) else [text]
-                yield from (piece[:_BEGINNING] for piece in pieces if is_text(piece, line))
+                parts: list[Any] = text if isinstance(text, list) else [text]
+                yield from (part[:_BEGINNING] for part in parts if is_text(part, line))
 
 
 def is_text(value: Any, line: Line) -> bool:
