@@ -4,9 +4,8 @@ A dump's siteinfo holds the wiki's own name of each namespace, and whether the f
 title counts. It does not say which other names its pages may use for them (`Image:`, `档案:`,
 `Bild:`), which word makes a page a redirect, which words are options of images, nor which prefixes
 lead to other wikis. The first three are in `names.txt`, from MediaWiki's own messages; prefixes of
-other languages are told by their shape (see `links.py`). Parser functions are known by their
-English names, which work on every wiki; localised ones are dropped and counted like templates that
-are not known.
+other languages are told by their shape (see `links.py`). Of parser functions those with a `#` are
+known by their names in every language, the others by their English ones, which work everywhere.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ def _read() -> dict[str, frozenset[str]]:
     found: defaultdict[str, set[str]] = defaultdict(set)
     table = Path(__file__).with_suffix(".txt").read_text(encoding="utf-8")
     for line in table.splitlines():
-        if not line.startswith("#"):
+        if not line.startswith("# "):
             kind, _, names = line.partition(": ")
             found[kind].update(names.split(", "))
     return {kind: frozenset(names) for kind, names in found.items()}
@@ -47,6 +46,12 @@ OPTIONS = _NAMES["options"] | FRAMES
 PIXELS = _NAMES["pixels"]
 # Words between double underscores that hold one themselves and have no letter beyond ASCII.
 SWITCHES = _NAMES["switches"]
+# By their names in other languages the English ones of parser functions: `#если` is `#if`.
+FUNCTIONS = {
+    name: english for english, names in _NAMES.items() if english[0] == "#" for name in names
+}
+# What marks the last case of a `#switch`.
+DEFAULTS = _NAMES["#default"] | {"#default"}
 
 
 def is_redirect(text: str) -> bool:

@@ -11,7 +11,9 @@ from dataclasses import dataclass
 from datetime import date
 from urllib.parse import quote
 
+from tasks.clean import names
 from tasks.clean.expressions import ExpressionError, evaluate, shown_number
+from tasks.clean.names import DEFAULTS
 from tasks.clean.renderers import grouped
 from tasks.clean.syntax import Node, Part
 from tasks.clean.times import formatted
@@ -99,12 +101,12 @@ def _switch(first: str, parts: list[Part], text: Text, page: Page) -> str:
             if index == len(parts) - 1:
                 return case
             taken = taken or _same(first, case)
-            default_taken = default_taken or case == "#default"
+            default_taken = default_taken or case.lower() in DEFAULTS
             continue
         case = text(part.name).strip()
         if taken or _same(first, case):
             return text(part.value).strip()
-        if default_taken or case == "#default":
+        if default_taken or case.lower() in DEFAULTS:
             default, default_taken = part, False
     return text(default.value).strip() if default is not None else ""
 
@@ -234,6 +236,10 @@ FUNCTIONS: dict[str, Function] = {
     "defaultsort": _nothing, "displaytitle": _nothing, "#property": _nothing,
     "#statements": _nothing, "#section": _nothing, "#lst": _nothing, "#coordinates": _nothing,
 }  # fmt: skip
+
+FUNCTIONS |= {
+    name: FUNCTIONS[english] for name, english in names.FUNCTIONS.items() if english in FUNCTIONS
+}
 
 VARIABLES: dict[str, Callable[[Page], str]] = {
     "!": lambda page: "|",

@@ -148,6 +148,19 @@ def test_templates_are_called_with_the_namespace_too(name: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("call", "shown"),
+    [
+        ("{{#если:x|да|нет}}", "да"), ("{{#若:|有|无}}", "无"), ("{{#לוז:x}}", ""),
+        ("{{#wechsle:b|a=eins|b=zwei}}", "zwei"), ("{{#スイッチ:c|a=1|#既定=9}}", ""),
+        ("{{#切り替え:c|a=1|#既定=9}}", "9"), ("{{#수식:2+3}}", "5"),
+        ("{{#如果相等:1|1.0|同|異}}", "同"),
+    ],
+)  # fmt: skip
+def test_parser_functions_go_by_their_names_in_any_language(call: str, shown: str) -> None:
+    assert clean(f"Text {call}").text == f"Text {shown}".strip()
+
+
+@pytest.mark.parametrize(
     "word",
     [
         "__NOTOC__",
