@@ -9,7 +9,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
-from cyclopts import Parameter
+from cyclopts import Parameter, validators
 
 from flows import console
 from flows.arguments import Json
@@ -31,7 +31,7 @@ def tokenize(
     end_of_document: str | None = None,
     special_tokens: bool = True,
     pattern: str | None = None,
-    workers: int = 0,
+    workers: Annotated[int, Parameter(validator=validators.Number(gte=0))] = 0,
     json: Json = False,
 ) -> int:
     """Write indexed datasets, byte for byte as Megatron-LM's preprocess_data.py would.

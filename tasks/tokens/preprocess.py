@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from tasks.core.errors import ConfigError, RetryableError
+from tasks.core.errors import ConfigError, InputError, RetryableError
 from tasks.tokens import lines, tokenizer
 from tasks.tokens.encode import Job
 from tasks.tokens.encoders.choice import choose
@@ -134,7 +134,7 @@ def _check_keys(keys: Sequence[str]) -> None:
 
 @contextmanager
 def _work(folder: Path) -> Iterator[Path]:
-    """A folder for one command at a time; it stays where the command fails."""
+    """A folder for one command at a time; it stays where the same command can go on."""
     folder.mkdir(exist_ok=True)
     with open(folder / "lock", "w") as lock:
         try:
@@ -148,5 +148,9 @@ def _work(folder: Path) -> Iterator[Path]:
         # Datasets are short work, and half of one is of no use.
         for left in [*folder.glob("*.bin"), *folder.glob("*.idx")]:
             left.unlink()
-        yield folder
+        try:
+            yield folder
+        except (ConfigError, InputError):
+            shutil.rmtree(folder)
+            raise
         shutil.rmtree(folder)

@@ -205,6 +205,7 @@ def test_a_damaged_file_is_named(tmp_path: Path) -> None:
     (tmp_path / "in.gz").write_bytes(gzip.compress(DOCUMENTS.read_bytes())[:-20])
     with pytest.raises(InputError, match=r"damaged.*in\.gz"):
         run([tmp_path / "in.gz"], tmp_path / "x")
+    assert [file.name for file in tmp_path.iterdir()] == ["in.gz"]
 
 
 @pytest.mark.parametrize("keys", [(), ("text", "text"), ("a/b",), ("",)])
