@@ -33,7 +33,7 @@ _STOP_WORDS = {
     "bg": "на и да в се от за с", "tr": "ve bir bu da de için ile olarak",
 }  # fmt: skip
 STOP_WORDS = {language: frozenset(words.split()) for language, words in _STOP_WORDS.items()}
-_SAMPLE_WORDS = 300
+_SAMPLE_WORDS = 50
 # More than an English article on Chinese holds, less than a Japanese list of English names.
 _UNSPACED_SHARE = 0.2
 

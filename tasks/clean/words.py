@@ -91,9 +91,10 @@ def _any_spaces(codes: Any, places: Any) -> bool:
     sizes = _sizes()[codes[places]]
     for size in (1, 2, 3):
         chosen = places[sizes == size]
-        characters = codes[chosen[:, None] + np.arange(size)].tobytes().decode()
-        if _ANY_SPACE.search(characters):
-            return True
+        if chosen.size:
+            characters = codes[chosen[:, None] + np.arange(size)].tobytes().decode()
+            if _ANY_SPACE.search(characters):
+                return True
     return False
 
 
