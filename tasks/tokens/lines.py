@@ -53,7 +53,7 @@ class Line:
     data: bytes
 
 
-def sample(files: Sequence[Path], most: int = 1 << 21) -> Iterator[Line]:
+def sample(files: Sequence[Path], most: int = 1 << 20) -> Iterator[Line]:
     """Lines from all over a corpus, of a compressed file from its beginning.
 
     Their texts' beginnings are some 1 % of it, at least 64 KiB, and at most about `most` bytes.
