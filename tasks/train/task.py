@@ -81,8 +81,8 @@ def train(
 ) -> dict[str, Any]:
     """Train `start` on training splits; goes on from the newest resume point in `scratch`.
 
-    The samples are indexed here, before any rank starts, beside the line's token dataset: another
-    run of the same samples finds them there.
+    The samples are indexed here, before any rank starts, in the store: another run of the same
+    samples finds them there.
     """
     from megatron_bridge import resume, runs
     from megatron_bridge.launch.local import LocalLauncher
@@ -94,7 +94,8 @@ def train(
         train_data=tuple(blend.sources(config.blend, tokens)),
         end_of_document=tokens.metrics["end_of_document"],
         run_dir=ctx.scratch.resolve(),
-        index_dir=tokens.path.resolve() / "index",
+        # Beside the stages' outputs: {store}/index.
+        index_dir=tokens.path.resolve().parents[2] / "index",
         unproven=config.unproven,
     )
 
