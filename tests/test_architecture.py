@@ -37,10 +37,11 @@ LIGHT = (
     "tasks/core/", "flows/cli.py", "flows/config.py", "flows/console.py", "flows/line.py",
     "flows/lineage.py", "flows/run.py", "flows/server.py", "megatron_bridge/__init__.py",
     "megatron_bridge/architecture.py", "megatron_bridge/arguments.py", "megatron_bridge/bar.py",
-    "megatron_bridge/certificate.py", "megatron_bridge/config.py", "megatron_bridge/errors.py",
+    "megatron_bridge/certificate.py", "megatron_bridge/config.py",
+    "megatron_bridge/data/blend.py", "megatron_bridge/data/words.py", "megatron_bridge/errors.py",
     "megatron_bridge/facts/", "megatron_bridge/families/", "megatron_bridge/listing.py",
     "megatron_bridge/mapping.py", "megatron_bridge/megatron_lm/", "megatron_bridge/options.py",
-    "megatron_bridge/switches.py",
+    "megatron_bridge/switches.py", "tasks/train/blend.py",
 )  # fmt: skip
 
 

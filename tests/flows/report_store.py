@@ -62,7 +62,12 @@ CLEANED: dict[str, Any] = {
         "without_text": 0, "empty": 0, "too_few_words": 7, "hashes": 0, "no_stop_words": 1,
         "contaminated": 1, "duplicate": 0, "near_duplicate": 0, "timed_out": 0, "set_aside": 1,
     },
-    "timed_out": [], "damage": [],
+    "timed_out": [], "damage": [], "duplicates_across_sources": 0,
+    "sources": {
+        "files": 3, "without_articles": 1,
+        "first": [{"name": HOSTILE, "pages": 206, "articles": 96}],
+    },
+    "duplicates_across_sources": 0,
     "set_aside": [{"id": "9", "title": HOSTILE, "error": "XMLSyntaxError: no XML"}],
     "characters": {
         "in": 90000, "out": 60000, "kept": {"tables": 700}, "lost": {"templates": 9000},
