@@ -67,7 +67,6 @@ CLEANED: dict[str, Any] = {
         "files": 3, "without_articles": 1,
         "first": [{"name": HOSTILE, "pages": 206, "articles": 96}],
     },
-    "duplicates_across_sources": 0,
     "set_aside": [{"id": "9", "title": HOSTILE, "error": "XMLSyntaxError: no XML"}],
     "characters": {
         "in": 90000, "out": 60000, "kept": {"tables": 700}, "lost": {"templates": 9000},
