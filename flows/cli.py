@@ -14,6 +14,7 @@ from flows import console
 from flows.arguments import Json, Output, Overrides, Recipe, Root, Stage, StageName
 from flows.clean_page import clean_page
 from flows.datasets import merge, tokenize
+from flows.explain import explain
 from flows.show_tokens import show_tokens
 from flows.tokenize_chat import tokenize_chat
 from tasks.core.errors import ConfigError, PipelineError, refused
@@ -211,6 +212,7 @@ app.command(tokenize)
 app.command(merge)
 app.command(tokenize_chat)
 app.command(show_tokens)
+app.command(explain)
 
 
 @app.command
