@@ -108,12 +108,13 @@ class Cut:
 
     Attributes:
         sources: its files.
-        shards: of each shard the numbers of its first and its last file, and `Shard.read`.
+        shards: of each shard the numbers of its first and its last file, `Shard.read`, and the size
+            of what waits.
         damage: where files end early.
     """
 
     sources: list[Source] = field(default_factory=list)
-    shards: list[tuple[int, int, int]] = field(default_factory=list)
+    shards: list[tuple[int, int, int, int]] = field(default_factory=list)
     damage: list[str] = field(default_factory=list)
 
 
@@ -164,27 +165,34 @@ class Cutter:
         record = self.folder / "cut.json"
         if record.exists():
             self.cut = self._restored(record.read_bytes())
-            whole = [self.shard(number) for number in range(len(self.cut.shards))]
-            if all(shard.is_sealed or shard.waiting.exists() for shard in whole):
-                yield from whole
+            numbers = range(len(self.cut.shards))
+            if all(map(self._is_there, numbers)):
+                yield from map(self.shard, numbers)
                 return
             self.cut = Cut()
         kinds = [kind_of(path) for _, path in files]
         self.reads_first = any(is_read_first(kind, self._options) for kind in kinds)
-        numbers = self._cut(files, kinds, progress)
+        found = self._cut(files, kinds, progress)
         if self.reads_first:
-            numbers = iter(list(numbers))
+            found = iter(list(found))
             self._write(record)
-            yield from map(self.shard, numbers)
+            yield from map(self.shard, found)
         else:
-            yield from map(self.shard, numbers)
+            yield from map(self.shard, found)
             self._write(record)
 
     def shard(self, number: int) -> Shard:
         """A shard that has been cut."""
-        first, last, read = self.cut.shards[number]
+        first, last, read, _ = self.cut.shards[number]
         sources = {source: self.cut.sources[source] for source in range(first, last + 1)}
         return Shard(number, self.folder, sources, read)
+
+    def _is_there(self, number: int) -> bool:
+        """Whether a shard is sealed or waits, whole."""
+        shard = self.shard(number)
+        if shard.is_sealed:
+            return True
+        return shard.waiting.exists() and shard.waiting.stat().st_size == self.cut.shards[number][3]
 
     def _cut(
         self,
@@ -229,7 +237,8 @@ class Cutter:
 
     def _spool(self, held: Sequence[tuple[int, Raw]], read: int) -> int:
         number = len(self.cut.shards)
-        self.cut.shards.append((held[0][0], held[-1][0], read))
+        size = sum(_HEAD.size + len(raw.data) for _, raw in held)
+        self.cut.shards.append((held[0][0], held[-1][0], read, size))
         shard = self.shard(number)
         if not shard.is_sealed:
             # A worker that an earlier run has left on a cluster may still be reading it.

@@ -165,8 +165,36 @@ def test_other_options_take_nothing_over(corpus: Path, tmp_path: Path, done: Cou
     assert not old.exists()
 
 
+def test_another_version_takes_nothing_over(
+    corpus: Path, tmp_path: Path, done: Counter[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for version, times in (("1", 1), ("1", 1), ("2", 2)):
+        packages = {"packages": {"megaline": version}}
+        monkeypatch.setattr("tasks.clean.corpus.provenance", lambda found=packages: found)
+        _write(corpus, tmp_path)
+        assert set(done.values()) == {times}
+
+
+def test_workers_are_told_the_whole_paths_of_files(
+    corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[Options] = []
+    work = documents.clean_shard
+    monkeypatch.setattr(
+        "tasks.clean.corpus.clean_shard",
+        lambda options, shard: told.append(options) or work(options, shard),
+    )
+    for name in ("mine.txt", "quiz.txt"):
+        (tmp_path / name).write_text("a wall => b\n")
+    monkeypatch.chdir(tmp_path)
+    _write(corpus, tmp_path, template_table="mine.txt", evaluation_sets=["quiz.txt"])
+    assert told[0].template_table == str(tmp_path / "mine.txt")
+    assert told[0].evaluation_sets == (str(tmp_path / "quiz.txt"),)
+
+
+@pytest.mark.parametrize("lose", [Path.unlink, lambda path: os.truncate(path, 0)])
 def test_a_corpus_is_cut_again_where_a_waiting_shard_is_lost(
-    corpus: Path, tmp_path: Path, done: Counter[int]
+    corpus: Path, tmp_path: Path, done: Counter[int], lose: Callable[[Path], None]
 ) -> None:
     def stop(read: float, total: float, unit: str, note: str) -> None:
         if "articles" in note:
@@ -174,7 +202,7 @@ def test_a_corpus_is_cut_again_where_a_waiting_shard_is_lost(
 
     with pytest.raises(KeyboardInterrupt):
         _write(corpus, tmp_path / "run", progress=stop)
-    max((tmp_path / "run").glob("scratch/*/waiting/*")).unlink()
+    lose(max((tmp_path / "run").glob("scratch/*/waiting/*")))
     _write(corpus, tmp_path / "run")
     assert set(done.values()) == {1}
     _write(corpus, tmp_path / "whole")
