@@ -22,6 +22,8 @@ _MAGIC: dict[bytes, Compression] = {
     b"\x1f\x8b": "gz",
     b"\xfd7zXZ\x00": "xz",
     b"\x28\xb5\x2f\xfd": "zst",
+    # Frames to be skipped, with which pzstd begins (RFC 8878, 3.1.2).
+    **{bytes([byte]) + b"\x2a\x4d\x18": "zst" for byte in range(0x50, 0x60)},
 }
 _BUFFER = 1 << 20
 

@@ -75,7 +75,9 @@ def _zst(raw: BinaryIO) -> Any:
             "zst cannot be read here", where=raw.name, expected="the package `zstandard`",
             got="not installed", fix="pip install 'megaline[zst]', or unpack the file",
         ) from error  # fmt: skip
-    return _Zst(raw, zstandard.ZstdDecompressor().decompressobj)
+    # `zstd --long=31` looks back as far; memory is taken as it is filled.
+    decompressor = zstandard.ZstdDecompressor(max_window_size=1 << 31)
+    return _Zst(raw, decompressor.decompressobj)
 
 
 class _Zst:

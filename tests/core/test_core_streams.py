@@ -129,3 +129,17 @@ def _contents(blocks: Iterator[tuple[bytes, int]]) -> tuple[list[bytes], object]
             found.append(next(blocks)[0])
         except StopIteration as end:
             return found, end.value
+
+
+def test_what_other_programs_write_as_zst(tmp_path: Path) -> None:
+    zstandard = pytest.importorskip("zstandard")
+    path = tmp_path / "x.zst"
+    # As pzstd does: in front of each frame one to be skipped, with the frame's size.
+    skipped = b"\x50\x2a\x4d\x18" + (4).to_bytes(4, "little") + b"size"
+    path.write_bytes(b"".join(skipped + zstandard.compress(part) for part in (b"one ", b"two")))
+    assert b"".join(piece for piece, _ in pieces(path)) == b"one two"
+    # As `zstd --long=31` does.
+    long = zstandard.ZstdCompressionParameters(window_log=31, hash_log=6, chain_log=6)
+    frame = zstandard.ZstdCompressor(compression_params=long).compressobj()
+    path.write_bytes(frame.compress(b"three") + frame.flush())
+    assert b"".join(piece for piece, _ in pieces(path)) == b"three"
