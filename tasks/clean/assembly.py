@@ -77,8 +77,9 @@ def _without_repeated(
         return None
     if gone and (verdict := too_little_left(text, record["language"], options)):
         counts.note_verdict(verdict, record["title"], text)
+        plan.release(number)
         return None
-    counts.note_document(text, record["title"], record["language"])
+    counts.note_document(text, record["title"], record["language"], record["source"])
     return {**record, "text": text} if gone else record
 
 

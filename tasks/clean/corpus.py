@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Literal
@@ -24,6 +24,7 @@ from tasks.core import executor, sources
 from tasks.core.errors import InputError, ProofError
 from tasks.core.executor import Executor
 from tasks.core.fingerprint import digest, identity, sha256_file
+from tasks.core.provenance import provenance
 from tasks.core.storage.local import remove_path
 
 _log = logging.getLogger(__name__)
@@ -72,6 +73,7 @@ def write_parts(root: Path, names: Sequence[str], out: Path, run: Run) -> Counts
         InputError: see `Dump` and `Rows`.
         ProofError: nothing was left.
     """
+    run = replace(run, options=_located(run.options))
     folder = _folder(run)
     try:
         return _written([(name, root / name) for name in names], out, run, folder)
@@ -92,6 +94,7 @@ def _written(files: Sequence[tuple[str, Path]], out: Path, run: Run, folder: Pat
     sealed = [cutter.shard(number).sealed for number in range(len(cutter.cut.shards))]
     counts = assemble(sealed, out, folder / "compared", run.options, run.part_bytes)
     counts.damage += cutter.cut.damage
+    counts.sources += [source.name for source in cutter.cut.sources]
     counts.too_short = cleaning.too_short
     for damage in cutter.cut.damage:
         _log.warning("a damaged file: %s", damage)
@@ -104,10 +107,26 @@ def _written(files: Sequence[tuple[str, Path]], out: Path, run: Run, folder: Pat
     if counts.articles == 0:
         raise ProofError(
             "No article was left", where=", ".join(path.name for _, path in files[:3]),
-            expected="at least one article", got=counts.whereabouts(),
+            expected="at least one article",
+            got={name: count for name, count in counts.whereabouts().items() if count} or "no page",
             fix="lower the thresholds of the filters, or name another source",
         )  # fmt: skip
     return counts
+
+
+def _located(options: Options) -> Options:
+    """Options whose files have whole paths: a worker on a cluster stands in another folder."""
+
+    def located(url: str) -> str:
+        return url if "://" in url else str(sources.place(url))
+
+    table, sets = options.template_table, options.evaluation_sets
+    return options.model_copy(
+        update={
+            "template_table": table and located(table),
+            "evaluation_sets": tuple(map(located, sets)),
+        }
+    )
 
 
 def _folder(run: Run) -> Path:
@@ -120,6 +139,8 @@ def _folder(run: Run) -> Path:
             "named": [sha256_file(sources.locate(url)) for url in named],
             "on_damage": run.on_damage,
             "layout": layout(),
+            # After an upgrade the rest would be made another way.
+            "packages": provenance()["packages"],
         }
     )
     for other in run.scratch.iterdir():

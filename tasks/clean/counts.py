@@ -10,54 +10,17 @@ from tasks.clean.boilerplate import Dropped
 from tasks.clean.filters import FILTERS, Verdict
 from tasks.clean.residue import paragraphs_with_residue, residue
 from tasks.clean.rules import Account
+from tasks.clean.samples import MOST_SAMPLES, Named, Sample, Samples
 from tasks.clean.wiki import Ledger
 
-_SAMPLES = 5
 _CUT = 300
 _TEMPLATES_LISTED = 100
 # Samples of rare templates go first; the counts of all stay.
 _MOST_TEMPLATE_SAMPLES = 20_000
 _CONTAMINATED_LISTED = 1_000
-_PAGES_NAMED = 1_000
+_SOURCES_LISTED = 1_000
 # Names of templates are the writers', and there is no end of misspelt ones.
 _MOST_TEMPLATES = 200_000
-
-Sample = dict[str, Any]
-
-
-class Samples(dict[str, list[Sample]]):
-    """The first few of each name, in the order of the corpus."""
-
-    def note(self, name: str, sample: Sample) -> None:
-        """Keep a sample, where there is room for one."""
-        kept = self.setdefault(name, [])
-        if len(kept) < _SAMPLES:
-            kept.append(sample)
-
-    def update_from(self, other: Samples) -> None:
-        """Keep another's samples behind these."""
-        for name, samples in other.items():
-            for sample in samples:
-                self.note(name, sample)
-
-
-@dataclass
-class Named:
-    """Pages of one fate: how many, and the first of them by name."""
-
-    count: int = 0
-    pages: list[Sample] = field(default_factory=list)
-
-    def note(self, page: Sample) -> None:
-        """Add a page."""
-        self.count += 1
-        if len(self.pages) < _PAGES_NAMED:
-            self.pages.append(page)
-
-    def update_from(self, other: Named) -> None:
-        """Add another's pages behind these."""
-        self.pages += other.pages[: _PAGES_NAMED - len(self.pages)]
-        self.count += other.count
 
 
 @dataclass
@@ -75,6 +38,9 @@ class Counts:
         filtered: documents dropped, by filter.
         contaminated: documents dropped for what they share with an evaluation set.
         duplicates: documents dropped for one that stands before them, by kind.
+        sources: the corpus's files.
+        pages_by_source: pages of each.
+        articles_by_source: documents that were written of each.
         duplicates_across: how many of these repeat a document of another source file.
         timed_out: articles that took too long.
         set_aside: pages that could not be read or cleaned.
@@ -111,6 +77,9 @@ class Counts:
     filtered: Counter[str] = field(default_factory=Counter)
     contaminated: int = 0
     duplicates: Counter[str] = field(default_factory=Counter)
+    sources: list[str] = field(default_factory=list)
+    pages_by_source: Counter[str] = field(default_factory=Counter)
+    articles_by_source: Counter[str] = field(default_factory=Counter)
     duplicates_across: int = 0
     timed_out: Named = field(default_factory=Named)
     set_aside: Named = field(default_factory=Named)
@@ -199,9 +168,15 @@ class Counts:
         self.rule_characters[dropped.rule] += len(dropped.line) + 1
         self.samples.note(dropped.rule, {"title": title, "text": dropped.line[:_CUT]})
 
-    def note_document(self, text: str, title: str, language: str) -> None:
+    def note_page(self, source: str) -> None:
+        """Add a page or row, whatever becomes of it."""
+        self.pages += 1
+        self.pages_by_source[source] += 1
+
+    def note_document(self, text: str, title: str, language: str, source: str) -> None:
         """Add a document that is written."""
         self.articles += 1
+        self.articles_by_source[source] += 1
         self.characters_out += len(text)
         self.paragraphs += text.count("\n") + 1
         self.languages[language] += 1
@@ -210,7 +185,7 @@ class Counts:
             self.residue.update(found)
             lines = paragraphs_with_residue(text)
             self.paragraphs_with_residue += len(lines)
-            for line in lines[:_SAMPLES]:
+            for line in lines[:MOST_SAMPLES]:
                 self.samples.note("residue", {"title": title, "text": line[:_CUT]})
 
     def whereabouts(self) -> dict[str, int]:
@@ -246,6 +221,7 @@ class Counts:
             "whereabouts": self.whereabouts(),
             "timed_out": self.timed_out.pages,
             "set_aside": self.set_aside.pages,
+            "sources": self._by_source(),
             "duplicates_across_sources": self.duplicates_across,
             "damage": self.damage,
             "characters": self._characters(),
@@ -267,6 +243,17 @@ class Counts:
             },
             "lengths": {str(length): self.lengths[length] for length in sorted(self.lengths)},
             "languages": dict(_in_order(self.languages)),
+        }
+
+    def _by_source(self) -> dict[str, Any]:
+        pages, articles = self.pages_by_source, self.articles_by_source
+        return {
+            "files": len(self.sources),
+            "without_articles": sum(not articles[name] for name in self.sources),
+            "first": [
+                {"name": name, "pages": pages[name], "articles": articles[name]}
+                for name in self.sources[:_SOURCES_LISTED]
+            ],
         }
 
     def _characters(self) -> dict[str, Any]:

@@ -18,6 +18,7 @@ BANDS, ROWS = 14, 8
 _SHINGLE = 5
 # Marks a paragraph that is too short to be compared, and a document without any n-gram.
 NONE = 0
+FIRST, AGAIN = 1, 2
 _BLOCK = 1 << 21
 
 
@@ -79,13 +80,17 @@ def first_of(hashes: Any, block: int = _BLOCK) -> Any:
 
 
 def repeated(hashes: Any, block: int = _BLOCK) -> Any:
-    """Which numbers stood before, bool [n]; the rest as in `first_of`, at an eighth of its size."""
+    """Which numbers stood before: as `first_of`, at an eighth of its size.
+
+    Returns:
+        int8 [n]: 0 for a number that is alone, `FIRST` of equal ones, `AGAIN` for the others.
+    """
     import numpy as np
 
-    result = np.zeros(len(hashes), bool)
-    for members, starts, _ in _equals(hashes, block):
-        result[members] = True
-        result[members[starts]] = False
+    result = np.zeros(len(hashes), np.int8)
+    for members, starts, counts in _equals(hashes, block):
+        result[members] = AGAIN
+        result[members[starts]] = np.where(counts > 1, FIRST, 0)
     return result
 
 

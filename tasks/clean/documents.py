@@ -102,8 +102,8 @@ def _documents(
     """Write each document, and yield what it is compared by."""
     compared = are_compared(options)
     for number, raw in shard.raws():
-        counts.pages += 1
         source = shard.sources[number]
+        counts.note_page(source.name)
         named = _named(source, raw)
         try:
             page = _read(source, raw, options)
@@ -127,7 +127,8 @@ def _documents(
             counts.set_aside.note({**named, "error": _problem(error)})
             continue
         if not compared:
-            counts.note_document(document.text, document.page.title, document.language)
+            told = document.page.title, document.language, source.name
+            counts.note_document(document.text, *told)
         documents[number] += 1
         file.write(line)
         yield found

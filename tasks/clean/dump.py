@@ -104,7 +104,7 @@ class Dump:
             if isinstance(error, OSError) and error.errno is not None:
                 raise
             self._damaged(error)
-        if self.pages == 0:
+        if self.pages == 0 and self.damage is None:
             raise InputError(
                 "The dump holds no page", where=self.path, expected="<page> elements", got="none",
                 fix="name a pages-articles dump",
@@ -180,7 +180,7 @@ class Dump:
 
     def _damaged(self, error: Exception) -> None:
         self.damage = f"after {self.pages} whole pages: {type(error).__name__}: {error}"
-        if not self._keep or self.pages == 0:
+        if not self._keep:
             raise InputError(
                 "The dump is damaged or ends early", where=self.path,
                 expected="a whole file", got=self.damage,

@@ -8,14 +8,24 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from tasks.clean.boilerplate import Dropped, orphans
-from tasks.clean.dedup import BANDS, NONE, ROWS, Marks, first_of, near_duplicates, repeated
+from tasks.clean.dedup import (
+    AGAIN,
+    BANDS,
+    FIRST,
+    NONE,
+    ROWS,
+    Marks,
+    first_of,
+    near_duplicates,
+    repeated,
+)
 
 Reason = Literal["duplicate", "near_duplicate"]
 _BLOCK = 1 << 21
@@ -48,16 +58,17 @@ class Plan:
     Attributes:
         keeper: int64 [documents], the document that each repeats, or itself where it stays.
         near: bool [documents], whether it repeats its keeper nearly and not wholly.
-        repeated: bool [paragraphs], which to drop; documents that go have none.
+        paragraphs: uint64 [paragraphs], their numbers.
+        repeated: int8 [paragraphs], see `dedup.repeated`; documents that go have none.
         lines: int64 [documents + 1], where each document's paragraphs begin.
-        shards: int64 [shards + 1], where each shard's documents begin.
     """
 
     keeper: Any
     near: Any
+    paragraphs: Any
     repeated: Any
     lines: Any
-    shards: Any
+    _released: set[int] = field(default_factory=set)
 
     def reason(self, document: int) -> Reason | None:
         """Why a document goes, or None where it stays."""
@@ -66,8 +77,18 @@ class Plan:
         return "near_duplicate" if self.near[document] else "duplicate"
 
     def kept_lines(self, document: int, text: str) -> tuple[str, list[Dropped]]:
-        """A document's text without repeated paragraphs and headings of these alone, and these."""
-        drop = self.repeated[self.lines[document] : self.lines[document + 1]]
+        """A document's text without repeated paragraphs and headings of these alone, and these.
+
+        To be asked of one document after the other.
+        """
+        where = self._where(document)
+        marks = self.repeated[where]
+        for index in (marks == AGAIN).nonzero()[0] if self._released else ():
+            number = int(self.paragraphs[where][index])
+            if number in self._released:
+                self._released.remove(number)
+                marks[index] = FIRST
+        drop = marks == AGAIN
         if not drop.any():
             return text, []
         lines = text.split("\n")
@@ -77,6 +98,14 @@ class Plan:
         found = list(zip(lines, rules, strict=True))
         kept = "\n".join(line for line, rule in found if not rule)
         return kept, [Dropped(rule, line) for line, rule in found if rule]
+
+    def release(self, document: int) -> None:
+        """Let what a document was the first to hold stay where it comes next: it goes after all."""
+        where = self._where(document)
+        self._released.update(self.paragraphs[where][self.repeated[where] == FIRST].tolist())
+
+    def _where(self, document: int) -> slice:
+        return slice(self.lines[document], self.lines[document + 1])
 
 
 def write_marks(folder: Path, documents: Iterable[Marks]) -> None:
@@ -107,7 +136,6 @@ def plan(folders: Sequence[Path], work: Path, options: Duplicates) -> Plan:
     """
     import numpy as np
 
-    sizes = [(folder / "documents").stat().st_size // 8 for folder in folders]
     arrays = {name: _joined(folders, name, work) for name in _FILES}
     documents = arrays["documents"]
     keeper = np.arange(len(documents))
@@ -119,12 +147,12 @@ def plan(folders: Sequence[Path], work: Path, options: Duplicates) -> Plan:
         # What repeats a document that goes now repeats the one that stays.
         keeper = near_duplicates(signatures, options.near_threshold, new)[keeper]
     lines = np.concatenate(([0], np.cumsum(arrays["lines"])))
-    gone = np.zeros(lines[-1], bool)
+    gone = np.zeros(lines[-1], np.int8)
     if options.drop_repeated_paragraphs:
         stays = np.repeat(keeper == np.arange(len(keeper)), np.diff(lines))
         gone = repeated(_of_those(stays, arrays["paragraphs"], work / "kept"))
     near = documents != documents[keeper]
-    return Plan(keeper, near, gone, lines, np.concatenate(([0], np.cumsum(sizes, dtype=int))))
+    return Plan(keeper, near, arrays["paragraphs"], gone, lines)
 
 
 def _of_those(stays: Any, paragraphs: Any, path: Path) -> Any:

@@ -39,7 +39,7 @@ def read_texts(path: Path) -> list[str]:
         ConfigError: it is no text, or holds no item.
     """
     try:
-        lines = path.read_text(encoding="utf-8").split("\n")
+        lines = path.read_text(encoding="utf-8-sig").split("\n")
     except UnicodeDecodeError as error:
         raise _refused(path, error) from error
     texts = [text for line in lines if (text := _text(line))]

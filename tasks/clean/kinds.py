@@ -42,7 +42,7 @@ def kind_of(path: Path) -> Kind:
             return "dump"
         raise _unknown(path, "text in UTF-16", "iconv -f UTF-16 -t UTF-8 FILE > FILE.utf-8")
     text = head.removeprefix(codecs.BOM_UTF8).lstrip()
-    if _XML.match(text) or b"<mediawiki" in text[:4096]:
+    if _XML.match(text) or (text.startswith(b"<") and b"<mediawiki" in text[:4096]):
         return "dump"
     if _OBJECT.match(text) or _ARRAY.match(text):
         _require_lines(text, path)

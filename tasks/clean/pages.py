@@ -233,7 +233,7 @@ def _templates(table: str | None) -> Templates:
         return TEMPLATES
     path = sources.locate(table)
     try:
-        return TEMPLATES.extended(path.read_text(encoding="utf-8"), path.name)
+        return TEMPLATES.extended(path.read_text(encoding="utf-8-sig"), path.name)
     except UnicodeDecodeError as error:
         raise ConfigError(
             "The table of templates is no text", where=path, got=error,

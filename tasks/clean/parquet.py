@@ -60,7 +60,7 @@ def _columns(schema: Any, fields: Fields, path: Path) -> list[str]:
     others = (fields.id_field, fields.title_field, fields.url_field, fields.language_field)
     found = []
     for name in dict.fromkeys((fields.text_field, *filter(None, others), *REVISIONS)):
-        kind = _type(schema, name)
+        kind = _type(schema, name, path)
         if kind is None:
             continue
         told = kind.value_type if types.is_dictionary(kind) else kind
@@ -81,14 +81,19 @@ def _columns(schema: Any, fields: Fields, path: Path) -> list[str]:
     return found
 
 
-def _type(schema: Any, name: str) -> Any:
+def _type(schema: Any, name: str, path: Path) -> Any:
     """The type of a column, or of a field in one that holds tables; None where there is none."""
     from pyarrow import types
 
+    if schema.names.count(name) > 1:
+        raise InputError(
+            "The Parquet file has two columns of one name", where=path, got=name,
+            expected="names of their own", fix="rename one of them",
+        )  # fmt: skip
     if name in schema.names:
         return schema.field(name).type
     head, *rest = name.split(".")
-    kind = schema.field(head).type if head in schema.names else None
+    kind = schema.field(head).type if schema.names.count(head) == 1 else None
     for part in rest:
         if kind is None or not types.is_struct(kind) or kind.get_field_index(part) < 0:
             return None

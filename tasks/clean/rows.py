@@ -89,7 +89,7 @@ class Rows:
     def raw(self) -> Iterator[Raw]:
         """Yield each row as `read_row` takes it, without empty lines.
 
-        A row of more than 64 MiB has no data. Places are bytes of the unpacked file, without the
+        A row longer than `LONGEST` has no data. Places are bytes of the unpacked file, without the
         end of the line; of Parquet they are numbers of rows.
 
         Raises:
@@ -122,8 +122,8 @@ class Rows:
         for piece in self._pieces():
             size += len(piece)
             held += piece if size <= LONGEST else b""
-        data = bytes(held) if size <= LONGEST else b""
-        if size > LONGEST or data.strip():
+        if size:
+            data = bytes(held) if size <= LONGEST else b""
             yield self._as_text(Raw(0, size, data), self.path.name.split(".")[0])
 
     def _as_text(self, raw: Raw, title: str) -> Raw:

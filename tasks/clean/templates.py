@@ -77,7 +77,9 @@ class Templates:
 
     def extended(self, table: str, where: str) -> Templates:
         """This table with another's rules before its own."""
-        return Templates({**self._renderers, **Templates.read(table, where)._renderers})
+        own = Templates.read(table, where)._renderers
+        # Of names with a `*` the first wins that stands for a name.
+        return Templates({**own, **self._renderers, **own})
 
     def _find(self, name: str) -> Renderer | None:
         key = self._key(name)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import bz2
+import codecs
 import json
 from collections.abc import Sequence
 from html import escape
@@ -160,6 +161,34 @@ def test_what_repetition_leaves_is_held_against_the_threshold(tmp_path: Path) ->
     assert report["rules"]["empty_section"]["times"] == 2
 
 
+def test_what_a_dropped_document_was_the_first_to_hold_stays_where_it_comes_next(
+    tmp_path: Path,
+) -> None:
+    only = "Boats of all kinds were built and mended on the sand below the old harbour wall."
+    rest = f"{RIVER}\n\n{only}"
+    pages = [
+        ("River", RIVER),
+        ("Rest", rest),
+        ("Again", f"{rest} "),
+        ("Wall", f"{PROSE.format('wall')}\n\n{only}\n\n{only}"),
+        ("Tower", f"{PROSE.format('tower')}\n\n{only}"),
+    ]
+    source = _dump(tmp_path / "dump.xml", pages)
+    corpus = _clean(tmp_path, source, drop_repeated_paragraphs=True)
+    texts = _texts(corpus)
+    assert list(texts) == ["River", "Wall", "Tower"]
+    assert {title: text.count(only) for title, text in texts.items()} == {
+        "River": 0, "Wall": 1, "Tower": 0,
+    }  # fmt: skip
+    report = _report(corpus)
+    assert report["whereabouts"]["too_few_words_left"] == 2
+    # Control: of a document that stays it is gone elsewhere.
+    kept = _clean(tmp_path, source, drop_repeated_paragraphs=True, min_words=5)
+    assert "Wall" in _texts(kept)
+    assert only not in _texts(kept)["Wall"]
+    assert only in _texts(kept)["Rest"]
+
+
 def test_evaluation_sets_are_found_listed_and_dropped(tmp_path: Path) -> None:
     quiz = tmp_path / "quiz.jsonl"
     rows = [{"question": "What is it?"}, {"question": "Why?", "choices": ["No.", RIVER.lower()]}]
@@ -175,6 +204,9 @@ def test_evaluation_sets_are_found_listed_and_dropped(tmp_path: Path) -> None:
     listed = _clean(tmp_path, source, evaluation_sets=[str(quiz)], contaminated="keep")
     assert list(_texts(listed)) == ["Wall", "River"]
     assert _report(listed)["contamination"] == report["contamination"]
+    # A mark of the byte order does not turn a row of JSON into a line of text.
+    quiz.write_bytes(codecs.BOM_UTF8 + json.dumps(["\n".join(RIVER.split())]).encode())
+    assert list(_texts(_clean(tmp_path, source, evaluation_sets=[str(quiz)]))) == ["Wall"]
     # What is shorter than a run cannot be found.
     assert report["contamination"]["too_short"] == {"quiz": 1}
     quiz.write_text("\n")

@@ -198,7 +198,9 @@ def test_text_is_a_document_a_file_or_a_line(tmp_path: Path) -> None:
     )
     assert [row.text for row in found] == ["good", "last"]
     assert reasons == ["no UTF-8: invalid start byte at byte 11"]
-    assert _of(tmp_path / "blank.txt", b" \n\n") == ([], [])
+    # A document without text, which is counted as such.
+    (blank,), _ = _of(tmp_path / "blank.txt", b" \n\n")
+    assert blank.text == " \n\n"
 
 
 def test_a_text_that_is_too_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -274,6 +276,23 @@ def test_parquet_columns_that_hold_no_text(tmp_path: Path, field: str, message: 
         _read(tmp_path / "x", fields=Fields(text_field=field))
 
 
+def test_parquet_columns_of_one_name(tmp_path: Path) -> None:
+    table = pyarrow.Table.from_arrays([[1], ["a"], ["b"]], ["n", "text", "text"])
+    parquet.write_table(table, tmp_path / "x")
+    with pytest.raises(InputError, match=r"two columns of one name.*text"):
+        _read(tmp_path / "x")
+    # Of others it does not matter.
+    parquet.write_table(
+        table.rename_columns(["text", "a", "a"]).cast(
+            pyarrow.schema(
+                [("text", pyarrow.string()), ("a", pyarrow.string()), ("a", pyarrow.string())]
+            )
+        ),
+        tmp_path / "x",
+    )
+    assert [row.text for row in _read(tmp_path / "x")[0]] == ["1"]
+
+
 def test_parquet_that_is_damaged(tmp_path: Path) -> None:
     path = tmp_path / "x.parquet"
     parquet.write_table(_table(text=TEXTS), path, row_group_size=50, compression="GZIP")
@@ -317,6 +336,9 @@ def test_parquet_wants_its_package(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         ("a", b"", "text"),
         ("a.md", b"[1] A footnote", "text"),
         ("a.txt", b"<doc id=1>", "text"),
+        ("a.txt", b"A dump begins with <mediawiki>.", "text"),
+        ("a.jsonl", b'{"text": "A dump begins with <mediawiki>."}', "jsonl"),
+        ("a", b"<!-- ours --><mediawiki>", "dump"),
         ("a.jsonl", b'[{"a": 1}\n{"a": 1}\n', "jsonl"),
         ("a.jsonl", b'{\n"id": 1, "text": "x"}\n{"id": 2, "text": "y"}', "jsonl"),
     ],

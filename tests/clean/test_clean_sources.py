@@ -14,6 +14,7 @@ from pyarrow import parquet
 
 from tasks.clean.task import CleanConfig, clean
 from tasks.core.artifacts import CleanCorpus
+from tasks.core.errors import InputError
 from tasks.core.store import Store
 from tasks.ingest.task import IngestConfig, ingest
 
@@ -106,6 +107,33 @@ def test_a_dump_beside_rows_under_other_names(tmp_path: Path) -> None:
     assert bad["error"] == "no field `body.en` among ['body', 'lang']"
     raw = (tmp_path / "rows.jsonl").read_bytes()
     assert json.loads(raw[slice(*found[2]["range"])]) == rows[2]
+
+
+def test_damage_costs_what_is_behind_it_in_one_file(tmp_path: Path) -> None:
+    folder = tmp_path / "all"
+    folder.mkdir()
+    packed = gzip.compress(b"<mediawiki><page><title>T</title></page></mediawiki>")
+    (folder / "a.xml.gz").write_bytes(packed[:20])
+    (folder / "b.jsonl").write_bytes(_lines(ROWS[:3]))
+    (folder / "c.txt").write_text(" \n")
+    (folder / "d.txt.gz").write_bytes(gzip.compress(_prose(9).encode())[:-12])
+    with pytest.raises(InputError, match=r"a\.xml\.gz.*after 0 whole pages"):
+        _clean(tmp_path, folder)
+    corpus = _clean(tmp_path, folder, on_damage="keep")
+    report = _report(corpus)
+    assert [told.partition(":")[0] for told in report["damage"]] == [
+        "00-all/a.xml.gz", "00-all/d.txt.gz",
+    ]  # fmt: skip
+    assert report["sources"] == {
+        "files": 4, "without_articles": 3,
+        "first": [
+            {"name": f"00-all/{name}", "pages": pages, "articles": articles}
+            for name, pages, articles in (
+                ("a.xml.gz", 0, 0), ("b.jsonl", 3, 3), ("c.txt", 1, 0), ("d.txt.gz", 0, 0),
+            )
+        ],
+    }  # fmt: skip
+    assert sum(report["whereabouts"].values()) == report["pages"] == 4
 
 
 @pytest.mark.parametrize("seed", range(2))

@@ -91,6 +91,9 @@ def test_a_recipe_extends_the_table() -> None:
     text = "{{My_box|a}} {{my box|title=b|2=c}} {{convert|5|m}} {{lang|fr|x}} {{foot-note|1|2}}"
     assert clean(text, wiki).text == "<a> <b> of c 5 n2"
     assert clean("{{nowrap|a}}", wiki).text == "a"
+    # Also where a name with a star of the table stands for it.
+    extended = Wiki(templates=TEMPLATES.extended("lang-x* => X{1}", "mine.txt"))
+    assert clean("{{lang-xy|a}} {{lang-de|b}}", extended).text == "Xa b"
     with pytest.raises(ConfigError, match="line 2"):
         TEMPLATES.extended("a => b\nno rule", "mine.txt")
     with pytest.raises(ConfigError, match="line 1"):
