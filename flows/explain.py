@@ -202,6 +202,7 @@ def _of_raw(folder: Path, record: Record | None, found: Found) -> Found | None:
         **_extract(path, *source["range"]),
         "bytes": entry.bytes,
         "sha256": entry.sha256,
+        "sources": record.metrics.get("sources", []),
         "created_at": record.created_at.isoformat(timespec="seconds"),
         "host": record.provenance.get("host"),
         "argv": record.provenance.get("argv", []),
@@ -236,6 +237,7 @@ def _rows(found: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     if raw:
         yield "", raw["command"]
         yield "sha256", f"{raw['sha256']}, {raw['bytes']} bytes"
+        yield "from", ", ".join(raw["sources"])
         yield "taken in", f"{raw['created_at']} on {raw['host']}: {shlex.join(raw['argv'])}"
     for one in found.get("chain", ()):
         yield "made from", f"{one['output']}{'' if one['sealed'] else ' (gone)'}"

@@ -17,6 +17,7 @@ from tasks.core import sources
 from tasks.core.artifacts import RawCorpus
 from tasks.core.errors import ConfigError
 from tasks.core.fingerprint import DigestCache, Runtime
+from tasks.core.provenance import without_secrets
 from tasks.core.stage import Context, stage
 from tasks.ingest.fetching import changed, fetch
 from tasks.ingest.kinds import refuse_content
@@ -164,6 +165,7 @@ def ingest(config: IngestConfig, ctx: Context) -> dict[str, Any]:
         # What was read over hours is what lies there now, or it may be a mixture.
         _require_same(listed(config.sources), known)
     return {
+        "sources": without_secrets(list(config._given)),
         "bytes": done,
         **_told(kinds),
         **({"skipped": dict(listing.skipped)} if listing.skipped else {}),

@@ -79,6 +79,7 @@ def test_the_order_of_the_records_is_the_order_of_the_sources(folder: Path, tmp_
     assert [file.path for file in artifact.record.files] == names
     assert artifact.label == "notes-and-2-more"
     assert artifact.metrics == {
+        "sources": [str(source) for source in given],
         "bytes": sum(path.stat().st_size for path in artifact.files),
         "files": 5,
         "compression": {"none": 5},

@@ -41,7 +41,8 @@ def test_one_file_of_a_web_server(host: Any, tmp_path: Path) -> None:
     assert [path.name for path in artifact.files] == ["rows.jsonl"]
     assert artifact.files[0].read_bytes() == DATA
     assert artifact.metrics == {
-        "bytes": len(DATA), "compression": "none", "fetched": {"rows.jsonl": DIGEST}
+        "sources": [f"{host.url}/a/rows.jsonl?***".replace("//", "//***@")],
+        "bytes": len(DATA), "compression": "none", "fetched": {"rows.jsonl": DIGEST},
     }  # fmt: skip
     assert artifact.record.identity["identity"] == {
         "source": {

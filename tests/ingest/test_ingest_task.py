@@ -23,7 +23,10 @@ def test_a_dump_is_copied_byte_for_byte(tmp_path: Path) -> None:
     assert [path.name for path in outcome.artifact.files] == ["english.xml"]
     assert outcome.artifact.files[0].read_bytes() == ENGLISH.read_bytes()
     assert outcome.artifact.label == "english"
-    assert outcome.artifact.metrics == {"bytes": ENGLISH.stat().st_size, "compression": "none"}
+    size = ENGLISH.stat().st_size
+    assert outcome.artifact.metrics == {
+        "sources": [str(ENGLISH)], "bytes": size, "compression": "none"
+    }  # fmt: skip
 
 
 def test_where_it_lies_does_not_matter_but_what_it_holds_does(tmp_path: Path) -> None:
