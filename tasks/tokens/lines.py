@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import itertools
 import json
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +20,8 @@ from tasks.core.streams import DAMAGE, pieces
 LONGEST = 1 << 26
 """Bytes of the longest line that is read: memory must be bounded."""
 
+_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
+_BUFFER = 1 << 18
 _SAMPLED, _BEGINNING = 1 << 16, 1 << 13
 _SMALLEST, _LARGEST, _OF_A_CORPUS = 1 << 18, 1 << 23, 16
 
@@ -116,8 +119,7 @@ def lines(block: Block) -> Iterator[Line]:
 
     As in Python's text files, a line ends in a line feed, a carriage return, or both.
     """
-    opened: BinaryIO = open(block.file, "rb") if block.data is None else io.BytesIO(block.data)
-    with opened as file:
+    with _opened(block) as file:
         at, stop = block.start, block.stop
         if block.data is None and at:
             # A line belongs to the block in which it begins.
@@ -167,7 +169,7 @@ def is_text(value: Any, line: Line) -> bool:
     """Whether a value in a line is text that can be read; halves of surrogate pairs cannot."""
     if not isinstance(value, str):
         return False
-    if b"\\u" not in line.data:
+    if not _SURROGATE.search(line.data):
         # Only an escape can spell one.
         return True
     try:
@@ -175,6 +177,10 @@ def is_text(value: Any, line: Line) -> bool:
     except UnicodeEncodeError:
         return False
     return True
+
+
+def _opened(block: Block) -> BinaryIO:
+    return open(block.file, "rb", _BUFFER) if block.data is None else io.BytesIO(block.data)
 
 
 def _unpacked(file: Path, size: int) -> Iterator[tuple[int, bytes, int]]:

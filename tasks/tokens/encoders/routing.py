@@ -72,12 +72,14 @@ def is_new(text: str, normalized: bool) -> bool:
     """
     if text.isascii():
         return False
+    table, least = _unsure(normalized)
     points = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), np.uint32)
-    return bool(_unsure(normalized)[points].any())
+    return bool(table[points[points >= least]].any())
 
 
 @functools.cache
-def _unsure(normalized: bool) -> NDArray[np.bool_]:
+def _unsure(normalized: bool) -> tuple[NDArray[np.bool_], int]:
+    """Whether each code point makes a text new, and the least that does."""
     table = np.ones(0x110000, np.bool_)
     table[0xF0000:] = False  # for private use
     for start, stop in ((0, 0x40000), (0xE0000, 0xE1000)):  # nothing is assigned between these
@@ -85,7 +87,7 @@ def _unsure(normalized: bool) -> NDArray[np.bool_]:
         table[start:stop] = list(map("Cn".__eq__, categories))
     if normalized:
         table[_misplaced()] = True
-    return table
+    return table, int(table.argmax())
 
 
 def _misplaced() -> list[int]:
