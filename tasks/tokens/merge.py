@@ -18,7 +18,7 @@ from tasks.core.errors import ConfigError, ProofError
 from tasks.tokens.indexed import START, Index, header, open_index, require_size
 from tasks.tokens.invariants import ends_of, sequences_of
 
-_SUFFIXES = (".bin", ".idx")
+SUFFIXES = (".bin", ".idx")
 _COPIED = 1 << 28
 """Bytes the kernel is asked to copy at a time, between two signs of progress."""
 
@@ -47,24 +47,27 @@ def merge(
         progress: called with bytes of ids copied, and in all.
 
     Raises:
-        ConfigError: nothing to merge, or `out` is there.
+        ConfigError: nothing to merge, or `out` is there, or no name.
         InputError: an input is no indexed dataset.
         ProofError: an input contradicts itself, or inputs have different number formats.
     """
-    require_absent(out)
+    require_name(out)
+    require_absent(_files(out))
     indices = [open_index(prefix) for prefix in inputs]
     dtype, multimodal = _common(indices)
     sequences = sum(index.sequences for index in indices)
     documents = sum(index.documents for index in indices)
     new = out.with_name(f".{out.name}.new")
-    data, described = (Path(f"{new}{suffix}") for suffix in _SUFFIXES)
+    data, described = _files(new)
     try:
         with open(described, "wb") as file:
             file.write(header(dtype, sequences, documents))
             tokens = _write_index(file.name, indices, multimodal)
         with open(data, "wb") as file:
             _copy(indices, file, tokens * dtype.itemsize, progress)
-        publish(new, out)
+        require_absent(_files(out))
+        for path, place in zip((data, described), _files(out), strict=True):
+            os.rename(path, place)
     finally:
         for path in (data, described):
             path.unlink(missing_ok=True)
@@ -85,9 +88,11 @@ def prefixes(paths: Iterable[Path]) -> list[Path]:
     found: list[Path] = []
     for path in paths:
         if not path.is_dir():
-            found.append(path.with_suffix("") if path.suffix in _SUFFIXES else path)
+            found.append(path.with_suffix("") if path.suffix in SUFFIXES else path)
             continue
-        names = sorted({file.stem for file in path.iterdir() if file.suffix in _SUFFIXES})
+        # What begins with a dot is the half of a merge that was killed.
+        files = [file for file in path.iterdir() if not file.name.startswith(".")]
+        names = sorted({file.stem for file in files if file.suffix in SUFFIXES})
         if not names:
             raise ConfigError(
                 "There is nothing to merge", where=path, expected="pairs of .bin and .idx",
@@ -97,34 +102,41 @@ def prefixes(paths: Iterable[Path]) -> list[Path]:
     return found
 
 
-def publish(new: Path, out: Path) -> None:
-    """Rename a dataset that is whole to a prefix that is free, `.idx` last.
+def require_name(out: Path) -> None:
+    """Refuse a prefix that names a folder alone.
 
     Raises:
-        ConfigError: see `require_absent`.
+        ConfigError: as for `.`.
     """
-    require_absent(out)
-    for suffix in _SUFFIXES:
-        os.rename(f"{new}{suffix}", f"{out}{suffix}")
+    if not out.name:
+        raise ConfigError(
+            "The output has no name", where=out, expected="what its files' names begin with",
+            got="a folder", fix=f"add a name, as in {out / 'all'}",
+        )  # fmt: skip
 
 
-def require_absent(out: Path) -> None:
+def require_absent(paths: Iterable[Path]) -> None:
     """Refuse to write over anything.
 
     Raises:
         ConfigError: one of the files is there, or their folder is not.
     """
-    for path in (Path(f"{out}{suffix}") for suffix in _SUFFIXES):
+    for path in paths:
         if path.exists():
             raise ConfigError(
                 "The output is there already", where=path, expected="a new name", got="a file",
                 fix="name another output, or remove this one",
             )  # fmt: skip
-    if not out.parent.is_dir():
-        raise ConfigError(
-            "The output's folder is not there", where=out.parent, expected="a folder",
-            got="none", fix="make it first",
-        )  # fmt: skip
+        if not path.parent.is_dir():
+            raise ConfigError(
+                "The output's folder is not there", where=path.parent, expected="a folder",
+                got="none", fix="make it first",
+            )  # fmt: skip
+
+
+def _files(prefix: Path) -> tuple[Path, Path]:
+    data, described = (Path(f"{prefix}{suffix}") for suffix in SUFFIXES)
+    return data, described
 
 
 def _common(indices: Sequence[Index]) -> tuple[np.dtype[Any], bool]:

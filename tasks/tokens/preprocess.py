@@ -21,8 +21,10 @@ from tasks.tokens import lines, tokenizer
 from tasks.tokens.encode import Job
 from tasks.tokens.encoders.choice import choose
 from tasks.tokens.indexed import code_of
-from tasks.tokens.merge import Merged, publish, require_absent
-from tasks.tokens.shards import Shards
+from tasks.tokens.merge import SUFFIXES, Merged, require_absent, require_name
+from tasks.tokens.shards import Shards, Totals
+
+_MOVED = "moved.json"
 
 
 @dataclass(frozen=True)
@@ -73,30 +75,29 @@ def preprocess(
 
     Raises:
         ConfigError: an output is there already.
-        InputError: a file or the tokenizer cannot be read.
+        InputError: a file or the tokenizer cannot be read, or no line is a document.
         RetryableError: a worker died, or the same command is running.
     """
     _check_keys(options.json_keys)
+    require_name(out)
     level = "sentence" if options.split_sentences else "document"
-    outs = {key: out.with_name(f"{out.name}_{key}_{level}") for key in options.json_keys}
-    for prefix in outs.values():
-        require_absent(prefix)
-    with _work(out.with_name(f".{out.name}.tokenize")) as work:
+    prefixes = {key: f"{out.name}_{key}_{level}" for key in options.json_keys}
+    names = [f"{prefix}{suffix}" for prefix in prefixes.values() for suffix in SUFFIXES]
+    names += [f"{out.name}_set_aside.jsonl", f"{out.name}_tokens.json"]
+    with _work(out.with_name(f".{out.name}.tokenize"), names) as work:
         job, facts = _job(files, options, work)
         shards = Shards(work / "shards", files, job)
         totals = shards.build(workers, progress)
-        datasets = {key: shards.assemble(key, work / prefix.name) for key, prefix in outs.items()}
-        facts = {
-            "datasets": {key: _told(outs[key], merged) for key, merged in datasets.items()},
-            "set_aside": totals.set_aside, **facts,
-        }  # fmt: skip
-        if totals.set_aside:
-            shards.gather("set_aside.jsonl", work / "set_aside")
-            os.replace(work / "set_aside", out.with_name(f"{out.name}_set_aside.jsonl"))
-        record = out.with_name(f"{out.name}_tokens.json")
+        *_, aside, record = (work / name for name in names)
+        shards.gather("set_aside.jsonl", aside)
+        _require_documents(totals, aside, files, options.json_keys)
+        datasets = {key: shards.assemble(key, work / name) for key, name in prefixes.items()}
+        told = {key: _told(out.with_name(prefixes[key]), datasets[key]) for key in datasets}
+        facts = {"datasets": told, "set_aside": totals.set_aside, **facts}
         record.write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")
-        for prefix in outs.values():
-            publish(work / prefix.name, prefix)
+        if not totals.set_aside:
+            names.remove(aside.name)
+        _move_out(work, names)
     return facts
 
 
@@ -105,8 +106,9 @@ def _job(files: Sequence[Path], options: Options, work: Path) -> tuple[Job, dict
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
     prepared = tokenizer.prepare(
-        options.tokenizer, folder, options.end_of_document, options.pattern, as_megatron=True
-    )
+        options.tokenizer, folder, options.end_of_document, options.pattern,
+        as_megatron=True, must_end=options.append_eod or options.end_of_document is not None,
+    )  # fmt: skip
     choice = choose(prepared.spec, lines.texts(lines.sample(files), options.json_keys))
     before, after = prepared.around if options.special_tokens else ([], [])
     end_of_document = prepared.end_of_document if options.append_eod else None
@@ -132,10 +134,28 @@ def _check_keys(keys: Sequence[str]) -> None:
         )  # fmt: skip
 
 
+def _require_documents(
+    totals: Totals, aside: Path, files: Sequence[Path], keys: Sequence[str]
+) -> None:
+    if not totals.set_aside or any(found["documents"] for found in totals.datasets.values()):
+        return
+    with open(aside, encoding="utf-8") as listed:
+        reason = json.loads(next(listed))["reason"]
+    raise InputError(
+        "No line is a document", where=", ".join(map(str, files)),
+        expected=f"JSON lines with a text in {' and '.join(keys)}",
+        got=f"{totals.set_aside} lines set aside, the first for: {reason}",
+        fix="name other files, or the fields that hold texts in --json-keys",
+    )  # fmt: skip
+
+
 @contextmanager
-def _work(folder: Path) -> Iterator[Path]:
+def _work(folder: Path, names: Sequence[str]) -> Iterator[Path]:
     """A folder for one command at a time; it stays where the same command can go on."""
-    folder.mkdir(exist_ok=True)
+    fresh = not folder.exists()
+    if fresh:
+        require_absent(map(folder.with_name, names))
+        folder.mkdir(exist_ok=True)
     with open(folder / "lock", "w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -145,12 +165,35 @@ def _work(folder: Path) -> Iterator[Path]:
                 expected="one command at a time", got="another that runs",
                 fix="wait for it, or name another output",
             ) from error  # fmt: skip
-        # Datasets are short work, and half of one is of no use.
-        for left in [*folder.glob("*.bin"), *folder.glob("*.idx")]:
-            left.unlink()
+        _take_back(folder)
+        require_absent(map(folder.with_name, names))
         try:
             yield folder
         except (ConfigError, InputError):
-            shutil.rmtree(folder)
+            # What an earlier command has encoded is not lost by a mistake in this one.
+            if fresh:
+                shutil.rmtree(folder)
             raise
         shutil.rmtree(folder)
+
+
+def _move_out(work: Path, names: Sequence[str]) -> None:
+    """Move what is whole to the folder above."""
+    listed = work / f"{_MOVED}.new"
+    listed.write_text(json.dumps(names), encoding="utf-8")
+    os.rename(listed, work / _MOVED)
+    for name in names:
+        os.rename(work / name, work.with_name(name))
+
+
+def _take_back(work: Path) -> None:
+    """Remove what a command that was killed had put together, and moved out if it was not all."""
+    moved = work / _MOVED
+    names = json.loads(moved.read_bytes()) if moved.is_file() else []
+    left = {name for name in names if (work / name).exists()}
+    for name in set(names) - left if left else ():
+        work.with_name(name).unlink(missing_ok=True)
+    # Datasets are short work, and half of one is of no use.
+    for file in work.iterdir():
+        if file.name != "lock" and file.is_file():
+            file.unlink()

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from megatron_bridge.launch import pool
+from tasks.core.errors import InputError
 from tasks.tokens import lines
 from tasks.tokens.encode import Job, encode_block, sealed
 from tasks.tokens.lines import Block
@@ -47,12 +48,15 @@ class Shards:
     def __init__(self, folder: Path, files: Sequence[Path], job: Job) -> None:
         self._folder, self._files, self._job = folder, files, job
         self._count = 0
+        self._stamps = [_stamp(file) for file in files]
         identity = json.dumps(
             {
                 "format": _FORMAT,
                 "layout": lines.layout(),
                 "job": job.identity(),
-                "files": [_stamp(file) for file in files],
+                "files": self._stamps,
+                # Another file with the old one's size and time has been put there later.
+                "changed": [file.stat().st_ctime_ns for file in files],
             }
         )
         record = folder / "identity.json"
@@ -71,7 +75,7 @@ class Shards:
             progress: called as `progress(done, total, unit="bytes", note=…)`.
 
         Raises:
-            InputError: a compressed file is damaged.
+            InputError: a compressed file is damaged, or a file has changed meanwhile.
             RetryableError: a worker died.
         """
         total = sum(file.stat().st_size for file in self._files)
@@ -81,6 +85,7 @@ class Shards:
         for _ in pool.run(encode, self._unsealed(waiting), workers):
             done, name = waiting.popleft()
             progress(done, total, unit="bytes", note=name)
+        self._require_unchanged()
         return self._totals()
 
     def assemble(
@@ -116,6 +121,15 @@ class Shards:
             if not sealed(self._folder, block.number).is_dir():
                 waiting.append((block.read, block.file.name))
                 yield block
+
+    def _require_unchanged(self) -> None:
+        for file, before in zip(self._files, self._stamps, strict=True):
+            if (now := _stamp(file)) != before:
+                raise InputError(
+                    "A file changed while it was tokenized", where=file,
+                    expected=f"{before[1]} bytes, as at the beginning",
+                    got=f"{now[1]} bytes, written to since", fix="run again when it is whole",
+                )  # fmt: skip
 
     def _totals(self) -> Totals:
         datasets = {name: {"documents": 0, "tokens": 0} for name in self._job.datasets}

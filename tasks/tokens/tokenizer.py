@@ -43,7 +43,7 @@ class Prepared:
         kind: what was read: the class that `AutoTokenizer` found, or the kind of file.
         size: how many ids it has.
         vocab_size: how many the model has, by config.json; `size` where there is no model.
-        end_of_document: id.
+        end_of_document: id; None where there is none, and none was asked for.
         end_of_document_token: its text.
         around: the special tokens that the tokenizer itself would put before a text and after it.
     """
@@ -52,8 +52,8 @@ class Prepared:
     kind: str
     size: int
     vocab_size: int
-    end_of_document: int
-    end_of_document_token: str
+    end_of_document: int | None
+    end_of_document_token: str | None
     around: tuple[list[int], list[int]]
 
     def facts(self) -> dict[str, Any]:
@@ -74,6 +74,7 @@ def prepare(
     chosen: str | None = None,
     pattern: str | None = None,
     as_megatron: bool = False,
+    must_end: bool = True,
 ) -> Prepared:
     """Write a tokenizer into a folder, as workers load it.
 
@@ -85,6 +86,7 @@ def prepare(
         chosen: the end-of-document token, where the rule shall not decide.
         pattern: how a tiktoken file's texts are split, where the file is not a known one.
         as_megatron: take the tokenizer's `eos_token`, as Megatron-LM does, before the rule.
+        must_end: refuse a tokenizer without an end-of-document token.
 
     Raises:
         InputError: no tokenizer, none that makes tokens of texts, none for this model, or none with
@@ -99,7 +101,13 @@ def prepare(
     vocab_size = _vocab_size(source) or size
     check_ids(vocabulary, vocab_size, source)
     chosen = chosen or (read.eos_token if as_megatron else None)
-    token, number = end_of_document(vocabulary, read.eos_token, chosen)
+    token: str | None = None
+    number: int | None = None
+    try:
+        token, number = end_of_document(vocabulary, read.eos_token, chosen)
+    except InputError:
+        if must_end:
+            raise
     return Prepared(spec, read.kind, size, vocab_size, number, token, encoder.around())
 
 

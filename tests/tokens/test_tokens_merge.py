@@ -177,6 +177,17 @@ def test_a_file_system_that_does_not_copy_is_read_and_written(
     assert len(calls) == 2
 
 
+def test_half_of_a_killed_merge_is_not_merged(tmp_path: Path) -> None:
+    one = write(tmp_path / "one", [[[1]]])
+    write(tmp_path / ".two.new", [[[2]]])
+    assert merge.prefixes([tmp_path]) == [one]
+
+
+def test_an_output_must_have_a_name(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="has no name"):
+        merge.merge([write(tmp_path / "one", [[[1]]])], Path())
+
+
 def test_either_file_names_a_dataset(tmp_path: Path) -> None:
     for path in (tmp_path / "a.bin", tmp_path / "a.idx", tmp_path / "a"):
         assert merge.prefixes([path]) == [tmp_path / "a"]

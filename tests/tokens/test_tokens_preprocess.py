@@ -6,14 +6,11 @@ The files in tests/data/tokens were made by Megatron-LM's tool; make.py there sa
 from __future__ import annotations
 
 import bz2
-import fcntl
 import gzip
 import json
 import lzma
-import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +19,7 @@ import pytest
 from megatron_lm_tool import CASES
 from tokenizers import Tokenizer
 
-from tasks.core.errors import ConfigError, InputError, RetryableError
+from tasks.core.errors import ConfigError, InputError
 from tasks.tokens import lines, shards
 from tasks.tokens.preprocess import Options, preprocess
 
@@ -192,13 +189,41 @@ def test_nothing_is_written_over(tmp_path: Path) -> None:
     assert [file.name for file in tmp_path.iterdir()] == ["x_text_document.idx"]
 
 
-def test_one_command_at_a_time(tmp_path: Path) -> None:
-    (tmp_path / ".x.tokenize").mkdir()
-    with open(tmp_path / ".x.tokenize" / "lock", "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        with pytest.raises(RetryableError, match="being written"):
-            run([DOCUMENTS], tmp_path / "x")
+def test_a_record_is_not_lost_to_a_dataset_of_other_keys(tmp_path: Path) -> None:
     run([DOCUMENTS], tmp_path / "x")
+    record = (tmp_path / "x_tokens.json").read_bytes()
+    with pytest.raises(ConfigError, match=r"there already.*x_tokens\.json"):
+        run([DOCUMENTS], tmp_path / "x", json_keys=("title",))
+    assert (tmp_path / "x_tokens.json").read_bytes() == record
+    assert not (tmp_path / "x_title_document.bin").exists()
+
+
+@pytest.mark.parametrize("out", [".", "/"])
+def test_an_output_must_have_a_name(out: str) -> None:
+    with pytest.raises(ConfigError, match="has no name"):
+        run([DOCUMENTS], Path(out))
+
+
+def test_a_file_without_documents_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "in").write_text("no\nJSON\n")
+    with pytest.raises(InputError, match="2 lines set aside, the first for: no JSON"):
+        run([tmp_path / "in"], tmp_path / "x")
+    with pytest.raises(InputError, match=r"the first for: no text in te\.xt"):
+        run([DOCUMENTS], tmp_path / "x", json_keys=("te.xt",))
+    assert [file.name for file in tmp_path.iterdir()] == ["in"]
+
+
+def test_only_who_ends_documents_needs_a_token_for_it(tmp_path: Path) -> None:
+    described = json.loads((DATA / "qwen3" / "tokenizer.json").read_text())
+    described["added_tokens"] = []
+    described["model"]["vocab"].pop("<|endoftext|>", None)
+    (tmp_path / "tokenizer.json").write_text(json.dumps(described))
+    for wrong in ({"append_eod": True}, {"end_of_document": "<none>"}):
+        with pytest.raises(InputError, match="no end-of-document token"):
+            run([DOCUMENTS], tmp_path / "x", tmp_path / "tokenizer.json", **wrong)
+    facts = run([DOCUMENTS], tmp_path / "x", tmp_path / "tokenizer.json")
+    assert facts["end_of_document"] is None
+    assert facts["datasets"]["text"]["documents"] == 9
 
 
 def test_a_damaged_file_is_named(tmp_path: Path) -> None:
@@ -212,62 +237,6 @@ def test_a_damaged_file_is_named(tmp_path: Path) -> None:
 def test_keys_must_be_names(tmp_path: Path, keys: tuple[str, ...]) -> None:
     with pytest.raises(ConfigError, match="--json-keys"):
         run([DOCUMENTS], tmp_path / "x", json_keys=keys)
-
-
-_KILLED = """
-import sys
-from pathlib import Path
-from tasks.tokens import lines, shards
-from tasks.tokens.preprocess import Options, preprocess
-if __name__ == "__main__":
-    lines._SMALLEST = lines._LARGEST = 2000
-    shards._WORTH_A_PROCESS, shards._TEXT_WORTH_A_PROCESS = {}, 1
-    options = Options(Path(sys.argv[3]), append_eod=True)
-    preprocess([Path(sys.argv[1])], Path(sys.argv[2]), options, 2, lambda *_, **__: None)
-"""
-
-
-def test_killed_in_the_middle_it_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    source, out = tmp_path / "in.jsonl", tmp_path / "out" / "x"
-    source.write_bytes(DOCUMENTS.read_bytes() * 2000)
-    out.parent.mkdir()
-    (tmp_path / "killed.py").write_text(_KILLED)
-    command = [sys.executable, tmp_path / "killed.py", source, out, GPT2]
-    environment = {**os.environ, "PYTHONPATH": str(DATA.parents[2])}
-    child = subprocess.Popen(command, env=environment)
-    folder = out.parent / ".x.tokenize" / "shards"
-    limit = time.monotonic() + 120
-    while len(list(folder.glob("0*"))) < 5 and child.poll() is None and time.monotonic() < limit:
-        time.sleep(0.01)
-    child.kill()
-    assert child.wait() == -9
-    before = {path.name for path in folder.glob("0*")}
-    monkeypatch.setattr(lines, "_SMALLEST", 2000)
-    monkeypatch.setattr(lines, "_LARGEST", 2000)
-    encoded: list[str] = []
-    encode_block = shards.encode_block
-
-    def noted(job: Any, folder: Path, block: lines.Block) -> None:
-        encoded.append(f"{block.number:06}")
-        encode_block(job, folder, block)
-
-    monkeypatch.setattr(shards, "encode_block", noted)
-    run([source], out, append_eod=True)
-    assert len(before) >= 5
-    assert not before & set(encoded)
-    assert len(encoded) + len(before) == len(list(lines.blocks([source])))
-    monkeypatch.undo()
-    (tmp_path / "wanted").mkdir()
-    run([source], tmp_path / "wanted" / "x", append_eod=True)
-    assert made(out.parent) == made(tmp_path / "wanted")
-
-
-def test_what_another_job_left_is_not_used(tmp_path: Path) -> None:
-    job_folder = tmp_path / ".x.tokenize" / "shards"
-    (job_folder / "000000").mkdir(parents=True)
-    (job_folder / "identity.json").write_text("{}")
-    facts = run([DOCUMENTS], tmp_path / "x")
-    assert facts["datasets"]["text"]["documents"] == 9
 
 
 def test_the_commands(tmp_path: Path) -> None:
