@@ -2,23 +2,35 @@
 
 Run as a program: a model folder in, and in the folder OUT either tokenizer.json or, where a
 tokenizer exists in Python only, its files in `slow/`. Tells its end-of-sequence token as JSON.
+
+That process takes a second. What it made of the same files with the same versions is kept in
+`~/.cache/megaline/tokenizers` (or under `XDG_CACHE_HOME`), which may be removed at any time.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import shutil
 import subprocess
 import sys
+from contextlib import suppress
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from tempfile import mkdtemp
 from typing import Any
 
 from megatron_bridge.launch import process
 from tasks.core.errors import InputError
+from tasks.core.fingerprint import sha256_file
 
 SLOW = "slow"
 
+_FORMAT = 1
+"""Raised when the same files must give another tokenizer.json."""
+
+_LIBRARIES = ("transformers", "tokenizers", "sentencepiece", "tiktoken", "protobuf")
 _WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".ckpt", ".h5", ".msgpack", ".onnx", ".gguf")
 
 
@@ -35,6 +47,70 @@ def resolve(folder: Path, out: Path) -> dict[str, Any]:
     Raises:
         InputError: transformers cannot load it.
     """
+    kept, target = _kept(folder), out / "tokenizer.json"
+    if facts := _take(kept, target):
+        return facts
+    facts = _resolve(folder, out)
+    if target.is_file() and kept.is_absolute():
+        _keep(facts, target, kept)
+    return facts
+
+
+def _kept(folder: Path) -> Path:
+    """Where what was made of a folder's files is kept: a name that changes with all it hangs on.
+
+    Not an absolute path where there is no home.
+    """
+    files = {file.name: sha256_file(file) for file in _files(folder)}
+    versions = [sys.version, *map(_version, _LIBRARIES)]
+    name = hashlib.sha256(json.dumps([_FORMAT, versions, files]).encode()).hexdigest()
+    cache = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    return Path(cache, "megaline", "tokenizers", name)
+
+
+def _version(library: str) -> str | None:
+    try:
+        return version(library)
+    except PackageNotFoundError:
+        return None
+
+
+def _take(kept: Path, target: Path) -> dict[str, Any]:
+    """The facts of what is kept, which is copied; nothing where it is not there, or damaged."""
+    if kept.is_absolute() and kept.is_dir():
+        with suppress(OSError, ValueError):
+            facts: dict[str, Any] = json.loads((kept / "facts.json").read_bytes())
+            shutil.copyfile(kept / target.name, target)
+            if facts.pop("sha256", None) == sha256_file(target):
+                return facts
+    return {}
+
+
+def _keep(facts: dict[str, Any], file: Path, kept: Path) -> None:
+    # Where no cache can be written, the next call takes its second again.
+    with suppress(OSError):
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        new = Path(mkdtemp(prefix=".", dir=kept.parent))
+        try:
+            shutil.copyfile(file, new / file.name)
+            told = {**facts, "sha256": sha256_file(file)}
+            (new / "facts.json").write_text(json.dumps(told), encoding="utf-8")
+            shutil.rmtree(kept, ignore_errors=True)
+            os.rename(new, kept)
+        finally:
+            shutil.rmtree(new, ignore_errors=True)
+
+
+def _files(folder: Path) -> list[Path]:
+    """A folder's files, without the weights."""
+    return sorted(
+        file
+        for file in folder.iterdir()
+        if file.is_file() and not file.name.startswith(".") and file.suffix not in _WEIGHTS
+    )
+
+
+def _resolve(folder: Path, out: Path) -> dict[str, Any]:
     command = [sys.executable, "-m", __name__, str(folder.absolute()), str(out.absolute())]
     offline = {**os.environ, "HF_HUB_OFFLINE": "1", "TRANSFORMERS_VERBOSITY": "error"}
     child = process.tied(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=offline)
@@ -63,9 +139,8 @@ def _write(folder: Path, out: Path) -> dict[str, Any]:
     backend = getattr(tokenizer, "backend_tokenizer", None)
     if backend is None:
         (out / SLOW).mkdir()
-        for file in sorted(folder.iterdir()):
-            if file.is_file() and not file.name.startswith(".") and file.suffix not in _WEIGHTS:
-                shutil.copyfile(file, out / SLOW / file.name)
+        for file in _files(folder):
+            shutil.copyfile(file, out / SLOW / file.name)
         return facts
     backend.no_padding()
     backend.no_truncation()
