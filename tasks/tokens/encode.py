@@ -96,11 +96,12 @@ class Job:
 
 @dataclass
 class Documents:
-    """A batch: per document its sequences' texts by key, and what is noted of it."""
+    """A batch: each document's sequences' texts by key, what is noted of it, and its first byte."""
 
     texts: dict[str, list[str]]
     counts: dict[str, list[int]]
     notes: list[dict[str, Any]] = field(default_factory=list)
+    starts: list[int] = field(default_factory=list)
     bytes: int = 0
 
 
@@ -158,6 +159,7 @@ class _Shard:
                 continue
             note, found = texts
             batch.notes.append(note)
+            batch.starts.append(line.start)
             for key, sequences in found.items():
                 batch.texts[key] += sequences
                 batch.counts[key].append(len(sequences))
@@ -179,15 +181,16 @@ class _Shard:
             return value
         note: dict[str, Any] = {}
         if self.job.splits:
-            if "id" not in value:
+            identifier = value.get("id")
+            if not isinstance(identifier, int) and not is_text(identifier, line):
                 return "no document with an id"
             place = {"source": self.block.file.name, "range": [line.start, line.stop]}
             note = {key: value[key] for key in _CARRIED if key in value}
-            note = {**place, **note, "id": str(value["id"]), "title": str(value.get("title") or "")}
+            note = {**place, **note, "id": str(identifier), "title": str(value.get("title") or "")}
         found = {}
         for key in self.job.keys:
             sequences = _sequences(value.get(key), line, self.job.sentences)
-            if sequences is None or (self.job.splits and not "".join(sequences).strip()):
+            if sequences is None or (self.job.splits and not _is_one_text(sequences)):
                 return "no text" if key == "text" else f"no text in {key}"
             found[key] = sequences
         return note, found
@@ -202,7 +205,7 @@ class _Shard:
         notes = batch.notes
         if not counts.all():
             for number in np.flatnonzero(counts == 0).tolist():
-                self._set_aside(notes[number]["range"][0], "no tokens")
+                self._set_aside(batch.starts[number], "no tokens")
             notes = [note for note, count in zip(notes, counts.tolist(), strict=True) if count]
         names = [splits.of(note["id"]) for note in notes]
         places = np.array([SPLITS.index(name) for name in names], np.int8)
@@ -272,6 +275,10 @@ def _sequences(value: Any, line: Line, sentences: bool) -> list[str] | None:
     if not all(is_text(piece, line) for piece in pieces):
         return None
     return _sentences(pieces[0]) if sentences else pieces
+
+
+def _is_one_text(sequences: list[str]) -> bool:
+    return len(sequences) == 1 and bool(sequences[0].strip())
 
 
 def _sentences(text: str) -> list[str]:
