@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, cast
 
@@ -25,7 +26,7 @@ from tasks.tokens.encoders import (
 FAST: tuple[Name, ...] = ("gigatoken", "tiktoken")
 """In the order in which they are tried."""
 
-_BATCH = 256
+_BATCH = 32
 _SHOWN = 40
 
 
@@ -68,7 +69,9 @@ def choose(spec: Spec, sample: Iterable[str], fast: Sequence[Name] = FAST) -> Ch
             own = cast(Measure, load(spec))
             if not texts:
                 texts = [*fuzz.texts(*own.vocabulary()), *sample]
-                expected = [own.encode(batch) for batch in _batches(texts)]
+                # The own encoder is slow, but leaves the interpreter to other threads.
+                with ThreadPoolExecutor() as pool:
+                    expected = list(pool.map(own.encode, _batches(texts)))
             difference = _difference(own, encoder, texts, expected)
         except Unsuited as error:
             compared[name] = str(error)

@@ -12,6 +12,10 @@ import random
 import unicodedata
 from collections.abc import Iterator, Sequence
 
+import numpy as np
+
+from tasks.tokens.encoders import routing
+
 _PIECES = (
     " ", "  ", "\t", "\n", "\r\n", "\r", "\n\n\n", "\u00a0", "\u3000", "\u2028", "\u0085",
     "\u200b", "\ufeff", "\x0b", "\x0c", "\x1c", "\x00", "\x1b", "\x7f", "\x80", "\ufffd",
@@ -74,12 +78,10 @@ def texts(tokens: Sequence[str], added: Sequence[str], size: int = 3000) -> Iter
 
 
 def _characters(chance: random.Random) -> Iterator[str]:
+    known = routing.known()
     for start, stop in _PLANES:
         for page in range(start, stop, 128):
-            known = [
-                character
-                for character in map(chr, range(page, page + 128))
-                if unicodedata.category(character) != "Cn"
-            ]
-            for _ in range(2 if known else 0):
-                yield chance.choice(_FORMS).format(*chance.choices(known, k=2))
+            points = np.flatnonzero(known[page : page + 128]) + page
+            for _ in range(2 if len(points) else 0):
+                form, pair = chance.choice(_FORMS), chance.choices(points, k=2)
+                yield form.format(*map(chr, pair))

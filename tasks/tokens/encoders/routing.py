@@ -78,13 +78,20 @@ def is_new(text: str, normalized: bool) -> bool:
 
 
 @functools.cache
-def _unsure(normalized: bool) -> tuple[NDArray[np.bool_], int]:
-    """Whether each code point makes a text new, and the least that does."""
-    table = np.ones(0x110000, np.bool_)
-    table[0xF0000:] = False  # for private use
+def known() -> NDArray[np.bool_]:
+    """For each code point, whether Python's Unicode table has a character there."""
+    table = np.zeros(0x110000, np.bool_)
+    table[0xF0000:] = True  # for private use
     for start, stop in ((0, 0x40000), (0xE0000, 0xE1000)):  # nothing is assigned between these
         categories = map(unicodedata.category, map(chr, range(start, stop)))
-        table[start:stop] = list(map("Cn".__eq__, categories))
+        table[start:stop] = list(map("Cn".__ne__, categories))
+    return table
+
+
+@functools.cache
+def _unsure(normalized: bool) -> tuple[NDArray[np.bool_], int]:
+    """Whether each code point makes a text new, and the least that does."""
+    table = ~known()
     if normalized:
         table[_misplaced()] = True
     return table, int(table.argmax())
