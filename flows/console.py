@@ -6,11 +6,13 @@ import json
 import logging
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 from megatron_bridge.data import blend
 from tasks.core.progress import clear
-from tasks.core.record import Record
+
+if TYPE_CHECKING:
+    from tasks.core.record import Record
 
 
 def say(document: Any, lines: Iterable[str], as_json: bool) -> None:

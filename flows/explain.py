@@ -5,17 +5,19 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from flows import console
 from flows.arguments import Json
 from flows.show_tokens import printable
 from tasks.core import sources
-from tasks.core.artifacts import CleanCorpus, Split
 from tasks.core.errors import ConfigError, InputError, ProofError
-from tasks.core.record import Record
+
+if TYPE_CHECKING:
+    from tasks.core.record import Record
 
 Found = dict[str, Any]
+Split = Literal["train", "validation", "test"]
 
 _FIRST_IDS = 40
 _PARQUET = b"PAR1"
@@ -174,6 +176,7 @@ def _of_store(folder: Path, record: Record, found: Found) -> Found:
 
 def _of_clean(folder: Path, record: Record | None, found: Found) -> Found | None:
     from tasks.clean import lookup
+    from tasks.core.artifacts import CleanCorpus
 
     parts = CleanCorpus(path=folder, record=record).shards if record else []
     if not parts or not all(part.is_file() for part in parts):

@@ -10,11 +10,12 @@ import threading
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
-
-from pydantic import BaseModel
+from typing import TYPE_CHECKING, Any
 
 from tasks.core.errors import ConfigError, InputError
+
+if TYPE_CHECKING:
+    from pydantic import BaseModel
 
 _BUFFER = 1 << 20
 _RACY_NANOSECONDS = 2_000_000_000
@@ -60,6 +61,9 @@ def stable(value: Any, where: str = "value") -> Any:
         return value
     if isinstance(value, float) and math.isfinite(value):
         return value
+    # Commands that fingerprint nothing start without it.
+    from pydantic import BaseModel
+
     if isinstance(value, BaseModel):
         return {key: stable(item, f"{where}.{key}") for key, item in identity(value).items()}
     if isinstance(value, Mapping) and all(isinstance(key, str) for key in value):
