@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tasks.core.errors import ProofError
-from tasks.tokens.indexed import PIECE, Index, require_size
+from tasks.tokens.indexed import PIECE, Index, open_index, require_size
 
 
 def sequences_of(index: Index) -> Iterator[tuple[NDArray[np.int32], NDArray[np.int64]]]:
@@ -53,6 +56,35 @@ def _wrong_ends(index: Index, got: str) -> ProofError:
         "An index contradicts itself", where=index.path,
         expected=f"document ends that rise from 0 to {index.sequences}", got=got,
     )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """A dataset whose index is in memory, and whose ids are in a memory map.
+
+    Attributes:
+        values: ids, or what else stands for each token, [tokens].
+        lengths: of the sequences, [sequences].
+        documents: the first sequence of each, and the number of all, [documents + 1].
+    """
+
+    values: NDArray[Any]
+    lengths: NDArray[np.int32]
+    documents: NDArray[np.int64]
+
+
+def read(prefix: Path) -> Dataset:
+    """Open a dataset that is whole.
+
+    Raises:
+        InputError: see `open_index`.
+        ProofError: see `check`.
+    """
+    index = open_index(prefix)
+    tokens = check(index)
+    values = np.memmap(index.data, index.dtype, "r") if tokens else np.empty(0, index.dtype)
+    lengths = np.concatenate([*index.lengths(), np.empty(0, np.int32)])
+    return Dataset(values, lengths, np.concatenate(list(index.ends())))
 
 
 def check(index: Index) -> int:

@@ -12,13 +12,16 @@ from typing import Any
 
 import numpy as np
 from tokenizers import Tokenizer
-from tokenizers.decoders import DecodeStream
 
 from tasks.core.errors import ConfigError, InputError
+from tasks.tokens import invariants
 from tasks.tokens.indexed import Ids
 from tasks.tokens.sft import files
 
 Sample = dict[str, Any]
+
+_HELD = 8
+"""Tokens that are waited for to complete a character: four bytes, and a few that are none."""
 
 
 def pack(prefix: Path, index: int, tokenizer: Path) -> Sample:
@@ -94,9 +97,9 @@ def _text(prefix: Path, start: int, stop: int, tokenizer: Path) -> Sample:
 
 def _borders(prefix: Path) -> tuple[Ids, Ids]:
     """All ids of a text dataset, and where its documents begin and end in them."""
-    read = files.read(prefix)
+    read = invariants.read(prefix)
     sequences = np.concatenate([[0], np.cumsum(read.lengths, dtype=np.int64)])
-    return read.values, sequences[read.packs]
+    return read.values, sequences[read.documents]
 
 
 def _notes(path: Path, numbers: range) -> dict[int, dict[str, Any]]:
@@ -118,15 +121,32 @@ class _Decoder:
                 expected="a tokenizer.json", got="no such file",
                 fix="name it by --tokenizer",
             )  # fmt: skip
-        self._tokenizer = Tokenizer.from_file(str(path))
+        try:
+            self._tokenizer = Tokenizer.from_file(str(path))
+        except Exception as error:  # the library raises no narrower one
+            raise InputError(
+                "A tokenizer.json cannot be read", where=path,
+                expected="one that the installed tokenizers library knows", got=error,
+            ) from error  # fmt: skip
 
     def __call__(self, ids: list[int], bears: list[int]) -> list[dict[str, Any]]:
         """Tokens; the text of one that holds part of a character stands in the last that does."""
-        stream = DecodeStream(skip_special_tokens=False)
-        return [
-            {"id": number, "text": stream.step(self._tokenizer, number) or "", "loss": bool(bear)}
-            for number, bear in zip(ids, bears, strict=True)
-        ]
+        # Of what is decoded the beginning is only there for those whose text depends on it.
+        start = done = 0
+        tokens = []
+        for place, (number, bear) in enumerate(zip(ids, bears, strict=True), 1):
+            text = self._decode(ids[start:place])
+            if text.endswith("\ufffd") and place < done + _HELD:
+                text = ""
+            else:
+                text = text[len(self._decode(ids[start:done])) :]
+                start, done = done, place
+            tokens.append({"id": number, "text": text, "loss": bool(bear)})
+        return tokens
+
+    def _decode(self, ids: list[int]) -> str:
+        known = [number for number in ids if number >= 0]
+        return str(self._tokenizer.decode(known, skip_special_tokens=False))
 
 
 def _check(number: int, count: int, option: str, what: str, prefix: Path) -> None:

@@ -20,7 +20,7 @@ from transformers import AutoTokenizer
 from megatron_bridge.data.packs import Pack, Packs
 from tasks.core.errors import InputError, ProofError
 from tasks.core.fingerprint import sha256_file
-from tasks.tokens import lines
+from tasks.tokens import invariants, lines
 from tasks.tokens.sft import dataset, encode, files, packing, template
 
 LONGEST = 300
@@ -207,7 +207,7 @@ def test_what_is_too_long_can_lose_its_end(tmp_path: Path) -> None:
     told, prefix = write(tmp_path, too_long="truncate", sequence_length=60)
     assert told["truncated"] > 20
     assert told["reasons"]["no token bears loss"] > 20
-    assert max(files.read(prefix).lengths) == 60
+    assert max(invariants.read(prefix).lengths) == 60
 
 
 def test_all_tokens_may_bear_loss_but_the_first(tmp_path: Path) -> None:

@@ -7,16 +7,14 @@ the mask's numbers are bytes: 1 for a token that bears loss.
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from megatron_bridge.data.packs import Packs
 from tasks.core.errors import InputError, ProofError
-from tasks.tokens import indexed
+from tasks.tokens import indexed, invariants
 from tasks.tokens.sft.encode import Chat
 
 
@@ -71,21 +69,6 @@ class Writer:
         self._mask.__exit__(*error)
 
 
-@dataclass(frozen=True)
-class Read:
-    """One of the two datasets, in memory maps.
-
-    Attributes:
-        values: [tokens].
-        lengths: of the conversations, [conversations].
-        packs: the first conversation of each pack, and the number of all, [packs + 1].
-    """
-
-    values: NDArray[Any]
-    lengths: NDArray[np.int32]
-    packs: NDArray[np.int64]
-
-
 def is_one(prefix: Path) -> bool:
     """Whether there are packs, and not plain text."""
     return beside(prefix, "mask.idx").is_file()
@@ -116,28 +99,13 @@ def open_packs(prefix: Path) -> Packs:
         ProofError: its files contradict each other.
     """
     told = facts(prefix)
-    ids, mask = read(prefix), read(beside(prefix, "mask"))
-    for what in ("lengths", "packs"):
+    ids, mask = invariants.read(prefix), invariants.read(beside(prefix, "mask"))
+    for what in ("lengths", "documents"):
         if not np.array_equal(getattr(ids, what), getattr(mask, what)):
             raise ProofError(
                 "Ids and mask do not belong together", where=prefix,
                 expected=f"the same {what}", got="others", fix="write the dataset again",
             )  # fmt: skip
     return Packs(
-        ids.values, mask.values, ids.lengths, ids.packs, told["sequence_length"], told["pad"]
+        ids.values, mask.values, ids.lengths, ids.documents, told["sequence_length"], told["pad"]
     )
-
-
-def read(prefix: Path) -> Read:
-    """Open one indexed dataset.
-
-    Raises:
-        InputError: see `indexed.open_index`.
-        ProofError: `.idx` and `.bin` contradict each other.
-    """
-    index = indexed.open_index(prefix)
-    lengths = np.concatenate([*index.lengths(), np.empty(0, np.int32)])
-    tokens = int(lengths.sum(dtype=np.int64))
-    indexed.require_size(index, tokens)
-    values = np.memmap(index.data, index.dtype, "r") if tokens else np.empty(0, index.dtype)
-    return Read(values, lengths, np.concatenate(list(index.ends())))
