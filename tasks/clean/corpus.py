@@ -7,6 +7,8 @@ an earlier document, and writes what stays.
 from __future__ import annotations
 
 import logging
+import os
+import shutil
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -73,9 +75,9 @@ def write_parts(root: Path, names: Sequence[str], out: Path, run: Run) -> Counts
         InputError: see `Dump` and `Rows`.
         ProofError: nothing was left.
     """
-    run = replace(run, options=_located(run.options))
     folder = _folder(run)
     try:
+        run = replace(run, options=_with_copies(run.options, folder))
         return _written([(name, root / name) for name in names], out, run, folder)
     except (InputError, ProofError):
         # The same would be said again, and what cures it makes another corpus or other options.
@@ -114,21 +116,6 @@ def _written(files: Sequence[tuple[str, Path]], out: Path, run: Run, folder: Pat
     return counts
 
 
-def _located(options: Options) -> Options:
-    """Options whose files have whole paths: a worker on a cluster stands in another folder."""
-
-    def located(url: str) -> str:
-        return url if "://" in url else str(sources.place(url))
-
-    table, sets = options.template_table, options.evaluation_sets
-    return options.model_copy(
-        update={
-            "template_table": table and located(table),
-            "evaluation_sets": tuple(map(located, sets)),
-        }
-    )
-
-
 def _folder(run: Run) -> Path:
     """The part of scratch for this corpus and these options; whatever else is there goes."""
     named = [*run.options.evaluation_sets, *filter(None, [run.options.template_table])]
@@ -149,6 +136,28 @@ def _folder(run: Run) -> Path:
     folder = run.scratch / known
     folder.mkdir(exist_ok=True)
     return folder
+
+
+def _with_copies(options: Options, folder: Path) -> Options:
+    """Options that name copies of their files: all workers see them, and nobody changes them."""
+
+    def copied(url: str) -> str:
+        path = sources.locate(url)
+        copy = folder / "named" / digest(url) / path.name
+        if not copy.exists():
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            new = copy.with_name(f"{copy.name}.new")
+            shutil.copyfile(path, new)
+            os.replace(new, copy)
+        return str(copy)
+
+    table = options.template_table
+    return options.model_copy(
+        update={
+            "template_table": table and copied(table),
+            "evaluation_sets": tuple(map(copied, options.evaluation_sets)),
+        }
+    )
 
 
 class _Cleaning:

@@ -136,7 +136,10 @@ def _documents(
 
 def _read(source: Source, raw: Raw, options: Options) -> Page | Row:
     if source.kind == "dump":
-        return read_page(raw.data, source.origin.site)
+        try:
+            return read_page(raw.data, source.origin.site)
+        except InputError as error:
+            raise error.at(source.name) from None
     row = read_row(raw.data, options)
     return row if row.id else row._replace(id=_place(source, raw))
 

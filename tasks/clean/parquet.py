@@ -69,7 +69,7 @@ def _columns(schema: Any, fields: Fields, path: Path) -> list[str]:
             raise InputError(
                 "A Parquet column holds no text", where=f"{path}, column {name}",
                 expected="texts" if name == fields.text_field else "texts or whole numbers",
-                got=str(kind), fix="name another column: clean.text_field, id_field and their kin",
+                got=str(kind), fix="name another one, or '' for none: clean.id_field and its kin",
             )  # fmt: skip
         found.append(name)
     if fields.text_field not in found:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -13,9 +14,9 @@ from tasks.clean.corpus import Run, write_parts
 from tasks.clean.pages import Options
 from tasks.core import sources
 from tasks.core.artifacts import CleanCorpus, RawCorpus
-from tasks.core.errors import ProofError
+from tasks.core.errors import InputError, ProofError
 from tasks.core.executor import Executor
-from tasks.core.fingerprint import DigestCache, Runtime
+from tasks.core.fingerprint import DigestCache, Runtime, sha256_file
 from tasks.core.stage import Context, stage
 
 _TEMPLATES_TOLD = 10
@@ -42,14 +43,29 @@ def _label(config: CleanConfig, inputs: list[str]) -> str:
 
 def _resolve(config: CleanConfig, digests: DigestCache) -> dict[str, Any]:
     """The files that the recipe names, by what they hold."""
-    files = {
+    return {
+        name: [sources.describe(url, digests).identity() for url in urls]
+        for name, urls in _files(config).items()
+    }
+
+
+def _files(config: CleanConfig) -> dict[str, list[str]]:
+    return {
         "template_table": [config.template_table] if config.template_table else [],
         "evaluation_sets": list(config.evaluation_sets),
     }
-    return {
-        name: [sources.describe(url, digests).identity() for url in urls]
-        for name, urls in files.items()
-    }
+
+
+def _require_planned(config: CleanConfig, planned: Mapping[str, Any]) -> None:
+    """Refuse files that hold something else than what the fingerprint was made from."""
+    for name, urls in _files(config).items():
+        for url, known in zip(urls, planned[name], strict=True):
+            if sha256_file(sources.locate(url)) != known["sha256"]:
+                raise InputError(
+                    "A file changed after the run was planned", where=url,
+                    expected="the same bytes until clean begins", got="other bytes",
+                    fix="run again",
+                )  # fmt: skip
 
 
 def check(out: Path, metrics: dict[str, Any]) -> None:
@@ -69,6 +85,7 @@ def check(out: Path, metrics: dict[str, Any]) -> None:
 @stage("clean", version=5, output=CleanCorpus, label=_label, resolve=_resolve, check=check)
 def clean(config: CleanConfig, ctx: Context, corpus: RawCorpus) -> dict[str, Any]:
     """Turn a corpus into documents: markup to text, rules, filters, duplicates, a report."""
+    _require_planned(config, ctx.identity)
     counts = write_parts(
         corpus.data,
         [entry.path for entry in corpus.record.files],

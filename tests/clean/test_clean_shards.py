@@ -175,21 +175,23 @@ def test_another_version_takes_nothing_over(
         assert set(done.values()) == {times}
 
 
-def test_workers_are_told_the_whole_paths_of_files(
+def test_workers_read_what_files_held_at_the_start(
     corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    told: list[Options] = []
-    work = documents.clean_shard
-    monkeypatch.setattr(
-        "tasks.clean.corpus.clean_shard",
-        lambda options, shard: told.append(options) or work(options, shard),
-    )
-    for name in ("mine.txt", "quiz.txt"):
-        (tmp_path / name).write_text("a wall => b\n")
+    _dump(corpus / "c.xml", [("River", PROSE.format("river") + " At {{height|5}}.")])
+    table, quiz = tmp_path / "mine.txt", tmp_path / "quiz.txt"
+
+    def change(*args: Any, **more: Any) -> None:
+        table.write_text("height => {1} metres\n")
+        quiz.unlink(missing_ok=True)
+
+    table.write_text("height => {1} feet\n")
+    quiz.write_text(PROSE.format("wall of stone 977"))
     monkeypatch.chdir(tmp_path)
-    _write(corpus, tmp_path, template_table="mine.txt", evaluation_sets=["quiz.txt"])
-    assert told[0].template_table == str(tmp_path / "mine.txt")
-    assert told[0].evaluation_sets == (str(tmp_path / "quiz.txt"),)
+    named = {"template_table": "mine.txt", "evaluation_sets": ["quiz.txt"]}
+    counts = _write(corpus, tmp_path, progress=change, contaminated="keep", **named)
+    assert "At 5 feet." in max((tmp_path / "out").iterdir()).read_text()
+    assert counts.hits["quiz"] == counts.articles
 
 
 @pytest.mark.parametrize("lose", [Path.unlink, lambda path: os.truncate(path, 0)])

@@ -18,7 +18,7 @@ from tasks.clean import documents, pages
 from tasks.clean.task import CleanConfig, check, clean
 from tasks.core.artifacts import CleanCorpus, RawCorpus
 from tasks.core.errors import InputError, ProofError
-from tasks.core.store import Store
+from tasks.core.store import Address, Store, Work
 from tasks.ingest.task import IngestConfig, ingest
 
 DATA = Path(__file__).parents[1] / "data" / "wiki"
@@ -214,3 +214,22 @@ def test_reading_the_configs_loads_nothing_heavy() -> None:
         [sys.executable, "-c", code], cwd=root, capture_output=True, text=True, check=True
     )
     assert result.stdout.strip() == "set()"
+
+
+def test_a_file_that_changed_after_the_plan_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = tmp_path / "mine.txt"
+    opened = Store.open_work
+
+    def late(store: Store, address: Address) -> Work:
+        if address.stage == "clean":
+            table.write_text(table.read_text().replace("1", "2"))
+        return opened(store, address)
+
+    monkeypatch.setattr(Store, "open_work", late)
+    table.write_text("a wall => nothing to change\n")
+    assert _documents(_clean(tmp_path, DATA / "english.xml", template_table=str(table)))
+    table.write_text("a wall => {1}\n")
+    with pytest.raises(InputError, match=r"changed after the run was planned.*mine\.txt"):
+        _clean(tmp_path, DATA / "english.xml", template_table=str(table))
