@@ -73,13 +73,17 @@ def drawn(cleaned: Mapping[str, Any]) -> list[Document]:
 
 def _pages(report: Document) -> list[Document]:
     """Where every page of the dump went, with its share; filters that dropped none are left out."""
-    rows = [
-        (_PAGES.get(name, f"filtered: {name.replace('_', ' ')}"), count)
+    characters = {**report["characters"]["dropped"], "articles": report["characters"]["out"]}
+    return [
+        {
+            "kind": _PAGES.get(name, f"filtered: {name.replace('_', ' ')}"),
+            "pages": count,
+            "share": count / report["pages"],
+            "characters": characters.get(name, 0),
+        }
         for name, count in report["whereabouts"].items()
         if count or name in _PAGES
     ]
-    total = report["pages"]
-    return [{"kind": said, "pages": count, "share": count / total} for said, count in rows]
 
 
 def _power(number: int) -> int:

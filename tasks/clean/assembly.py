@@ -57,8 +57,9 @@ def _unique(
         record = json.loads(line)
         if reason := plan.reason(number):
             counts.duplicates[reason] += 1
+            counts.dropped[reason] += len(record["text"])
             counts.duplicates_across += int(sources[plan.keeper[number]] != sources[number])
-            sample = {"title": record["title"], "text": record["text"][:300]}
+            sample = {"title": _name(record), "text": record["text"][:300]}
             counts.samples.note(reason, sample)
         elif kept := _without_repeated(record, number, plan, options, counts):
             yield line if kept is record else encoded(kept)
@@ -71,16 +72,20 @@ def _without_repeated(
     """A document without the paragraphs that repeat others; None where too little is left."""
     text, gone = plan.kept_lines(number, record["text"])
     for dropped in gone:
-        counts.note_dropped(dropped, record["title"])
+        counts.note_dropped(dropped, _name(record))
     if not text:
         counts.duplicates["duplicate"] += 1
         return None
     if gone and (verdict := too_little_left(text, record["language"], options)):
-        counts.note_verdict(verdict, record["title"], text)
+        counts.note_verdict(verdict, _name(record), text)
         plan.release(number)
         return None
-    counts.note_document(text, record["title"], record["language"], record["source"])
+    counts.note_document(text, _name(record), record["language"], record["source"])
     return {**record, "text": text} if gone else record
+
+
+def _name(record: dict[str, Any]) -> str:
+    return str(record["title"] or record["id"])
 
 
 def _sources(results: Sequence[Result]) -> Any:

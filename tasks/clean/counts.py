@@ -47,6 +47,7 @@ class Counts:
         damage: where a dump ends early.
         characters_in: characters of wikitext.
         characters_out: characters of the documents.
+        dropped: characters of documents dropped, by reason, as they were when they were.
         kept: characters shown of constructs whose markup is more than a mark.
         lost: characters of wikitext dropped, by construct.
         rules: what was done to texts, by rule.
@@ -86,6 +87,7 @@ class Counts:
     damage: list[str] = field(default_factory=list)
     characters_in: int = 0
     characters_out: int = 0
+    dropped: Counter[str] = field(default_factory=Counter)
     kept: Counter[str] = field(default_factory=Counter)
     lost: Counter[str] = field(default_factory=Counter)
     rules: Counter[str] = field(default_factory=Counter)
@@ -159,6 +161,7 @@ class Counts:
     def note_verdict(self, verdict: Verdict, title: str, text: str) -> None:
         """Add a document that a filter dropped."""
         self.filtered[verdict.rule] += 1
+        self.dropped[verdict.rule] += len(text)
         measured = {"value": verdict.value, "limit": verdict.limit, "note": verdict.note}
         self.samples.note(verdict.rule, {"title": title, "text": text[:_CUT], **measured})
 
@@ -260,6 +263,7 @@ class Counts:
         return {
             "in": self.characters_in,
             "out": self.characters_out,
+            "dropped": dict(_in_order(self.dropped)),
             "kept": dict(_in_order(self.kept)),
             "lost": dict(_in_order(self.lost)),
             "table_rows": self.table_rows,

@@ -127,7 +127,7 @@ def _documents(
             counts.set_aside.note({**named, "error": _problem(error)})
             continue
         if not compared:
-            told = document.page.title, document.language, source.name
+            told = document.page.title or document.page.id, document.language, source.name
             counts.note_document(document.text, *told)
         documents[number] += 1
         file.write(line)

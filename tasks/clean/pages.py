@@ -179,19 +179,22 @@ class Cleaner:
             counts.timed_out.note({"id": page.id, "title": page.title})
             return None
         counts.characters_in += len(page.text)
-        counts.note_markup(found.cleaned, page.title)
-        counts.note_rules(found.account, page.title)
+        # A row may have no title.
+        name = page.title or page.id
+        counts.note_markup(found.cleaned, name)
+        counts.note_rules(found.account, name)
         if not found.text:
             counts.empty += 1
             return None
         if found.account.verdict is not None:
-            counts.note_verdict(found.account.verdict, page.title, found.text)
+            counts.note_verdict(found.account.verdict, name, found.text)
             return None
         for hit in found.hits:
             counts.hits[hit.name] += 1
             counts.contamination.append({"id": page.id, "title": page.title, **hit._asdict()})
         if found.hits and self.options.contaminated == "drop":
             counts.contaminated += 1
+            counts.dropped["contaminated"] += len(found.text)
             return None
         return found
 

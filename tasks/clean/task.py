@@ -82,7 +82,7 @@ def check(out: Path, metrics: dict[str, Any]) -> None:
         )
 
 
-@stage("clean", version=5, output=CleanCorpus, label=_label, resolve=_resolve, check=check)
+@stage("clean", version=6, output=CleanCorpus, label=_label, resolve=_resolve, check=check)
 def clean(config: CleanConfig, ctx: Context, corpus: RawCorpus) -> dict[str, Any]:
     """Turn a corpus into documents: markup to text, rules, filters, duplicates, a report."""
     _require_planned(config, ctx.identity)

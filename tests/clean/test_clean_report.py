@@ -156,6 +156,7 @@ def test_what_repetition_leaves_is_held_against_the_threshold(tmp_path: Path) ->
     report = _report(corpus)
     assert "Rest" not in _texts(corpus)
     assert report["whereabouts"]["too_few_words_left"] == 1
+    assert report["characters"]["dropped"] == {"too_few_words_left": len("A short rest.")}
     assert sum(report["whereabouts"].values()) == report["pages"] == 3
     assert report["samples"]["too_few_words_left"][0]["value"] == 3
     assert report["rules"]["empty_section"]["times"] == 2
@@ -198,6 +199,7 @@ def test_evaluation_sets_are_found_listed_and_dropped(tmp_path: Path) -> None:
     assert list(_texts(corpus)) == ["Wall"]
     report = _report(corpus)
     assert report["whereabouts"]["contaminated"] == 1
+    assert report["characters"]["dropped"] == {"contaminated": len(RIVER)}
     (hit,) = report["contamination"]["documents"]
     assert (hit["title"], hit["name"], hit["item"]) == ("River", "quiz", 1)
     assert hit["sample"].startswith("rivers carry sand")

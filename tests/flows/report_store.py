@@ -69,7 +69,8 @@ CLEANED: dict[str, Any] = {
     },
     "set_aside": [{"id": "9", "title": HOSTILE, "error": "XMLSyntaxError: no XML"}],
     "characters": {
-        "in": 90000, "out": 60000, "kept": {"tables": 700}, "lost": {"templates": 9000},
+        "in": 90000, "out": 60000, "dropped": {"too_few_words": 777},
+        "kept": {"tables": 700}, "lost": {"templates": 9000},
         "table_rows": 2, "unclosed": 1,
     },
     "rules": {"long_word": {"times": 2, "characters": 2400}},

@@ -63,7 +63,7 @@ def test_the_page_is_whole_escaped_and_asks_for_nothing(run: dict[str, Path]) ->
     for words in (
         "22.51 → 20.56", "-8.7% over 8,176", "filtered: too few words", "2 against 20",
         "96 documents", "60,000 characters, from 206 pages", "反照率", "Items that are too short",
-        "3 files, 1 of them without a document", "and 2 more", "quiz in 1 documents",
+        "3 files, 1 of them without a document", "and 2 more", "quiz in 1 documents", "777",
         "In 1 of 900 paragraphs: tags 1", "反照率", "0.4000 ± 0.1000",
         "perplexity_ratio", ".venv/bin/megaline run 'a recipe.yaml'", "not committed", "1 min 2 s",
     ):  # fmt: skip
