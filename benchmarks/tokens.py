@@ -1,20 +1,27 @@
 """Tokenize and merge, and compare with Megatron-LM's own tools, in pairs of the same run.
 
     python benchmarks/tokens.py --megatron-lm DIR --tokenizer DIR --scratch build/bench
-        [--megabytes 45 450] [--rounds 3] [--only tokenize] [--json]
+        [--megabytes 45 450] [--rounds 3] [--only tokenize] [--copies 17] [--json]
 
 Megatron-LM's tools run out of the source tree DIR with this Python, which needs what they import
 (megatron-core's requirements, transformers, gigatoken, awkward). TOKENIZER is a folder that
 `AutoTokenizer` loads. The corpus is gensim's sample of the English Wikipedia as JSON lines, grown.
 
-- `ours`: `megaline tokenize --append-eod --workers 2`; `ours, own encoder` with no fast one allowed
+- `ours`: `megaline tokenize --append-eod --workers 2`, with a cache of tokenizers in SCRATCH, which
+  the first use of this one fills; `ours, first use` with an empty one; `ours, own encoder` with no
+  fast encoder allowed
 - `classic`: preprocess_data.py, two workers (first size only)
 - `fast`: preprocess_data_fast.py with gigatoken, which uses all cores
 - `merge small`: 8 M documents of 1 to 19 tokens in 8 datasets; `merge large`: 1.6 GB in 4
+- `end to end`: the same dump, 6 MB of XML a copy in one bz2 stream, to `.bin` and `.idx` in one
+  chain: the stage `clean` (defaults, but `templates: dump`) and `tokenize`; WikiExtractor 3.1.0
+  (defaults, two processes) and preprocess_data_fast.py. The texts differ, so do the ids.
 
 Whole processes, imports included. `cpu` is the processor time of a process and of all that it
 started; on a busy machine take that. Memory is the sum, over the process and its descendants, of
-each one's largest resident set. The files of all contenders are compared byte for byte.
+each one's largest resident set. The files of all contenders are compared byte for byte, but not
+those of `end to end`. WikiExtractor gets an environment of its own in SCRATCH, which is kept for
+the next run.
 """
 
 from __future__ import annotations
@@ -23,6 +30,7 @@ import argparse
 import filecmp
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -35,6 +43,7 @@ from typing import Any
 
 import clean_data
 import numpy as np
+import tokens_chain
 from conversion import environment, middle, watch
 
 from tasks.core import sources
@@ -56,7 +65,10 @@ GOALS = {
     "time of our own encoder, of the classic tool": 0.5,
     "merge small": (0.10, 0.25),
     "merge large": (0.25, 0.25),
+    "end to end": 0.25,
 }
+FIRST_USE = "ours, first use"
+PARTS = ("tokenize", "merge", "end to end")
 
 Figures = dict[str, Any]
 
@@ -68,7 +80,8 @@ def main() -> None:
     parser.add_argument("--scratch", type=Path, required=True, help="an existing folder")
     parser.add_argument("--megabytes", type=int, nargs="+", default=[45, 450])
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--only", choices=["tokenize", "merge"])
+    parser.add_argument("--only", choices=PARTS)
+    parser.add_argument("--copies", type=int, default=17, help="of the sample, end to end")
     parser.add_argument("--json", action="store_true", help="print the JSON document only")
     options = parser.parse_args()
     found: Figures = {
@@ -80,10 +93,13 @@ def main() -> None:
     }
     with tempfile.TemporaryDirectory(prefix="tokens-", dir=options.scratch) as folder:
         bench = Bench(Path(folder).absolute(), options.megatron_lm.absolute(), options.rounds)
-        if options.only != "merge":
-            found["goals"] += bench.tokenize(options.tokenizer.absolute(), options.megabytes)
-        if options.only != "tokenize":
+        tokenizer = options.tokenizer.absolute()
+        if options.only in (None, "tokenize"):
+            found["goals"] += bench.tokenize(tokenizer, options.megabytes)
+        if options.only in (None, "merge"):
             found["goals"] += bench.merge()
+        if options.only in (None, "end to end"):
+            found["goals"] += bench.end_to_end(tokenizer, options.copies)
         found["contenders"] = bench.figures
     print(json.dumps(found, indent=1) if options.json else table(found))
 
@@ -110,6 +126,7 @@ class Bench:
                 "fast": [self.tree / "tools/preprocess_data_fast.py", *theirs, "--use-gigatoken"],
             }
             if number == 0:
+                names[FIRST_USE] = names["ours"]
                 names["ours, own encoder"] = [self.scratch / "own.py", *ours]
                 classic = self.tree / "tools/preprocess_data.py"
                 names["classic"] = [classic, *theirs, "--workers", "2"]
@@ -120,6 +137,8 @@ class Bench:
             peak = max(run["memory"] for run in mine)
             yield {"goal": f"{size} MB: MiB", "ratio": peak, "at_most": 400, "met": peak <= 400}
             if number == 0:
+                first = runs[f"{FIRST_USE} {size} MB"]
+                yield goal(f"{size} MB, first use: time, of the fast tool", first, fast, limit)
                 what = "time of our own encoder, of the classic tool"
                 own, classic = runs[f"ours, own encoder {size} MB"], runs[f"classic {size} MB"]
                 yield goal(f"{size} MB: {what}", own, classic, GOALS[what])
@@ -144,8 +163,13 @@ class Bench:
             yield goal(f"{name}: time", mine, theirs, time_limit)
             yield goal(f"{name}: memory", mine, theirs, memory_limit, ("memory",))
 
-    def all(self, commands: dict[str, list[Any]]) -> dict[str, list[Figures]]:
-        """Each contender once a round; what they wrote in the first round is compared."""
+    def end_to_end(self, tokenizer: Path, copies: int) -> Iterator[Figures]:
+        scripts = tokens_chain.scripts(self.scratch, self.tree, tokenizer, copies)
+        mine, theirs = self.all(scripts, same=False).values()
+        yield goal("end to end: time", mine, theirs, GOALS["end to end"])
+
+    def all(self, commands: dict[str, list[Any]], same: bool = True) -> dict[str, list[Figures]]:
+        """Each contender once a round; what they wrote is compared."""
         runs: dict[str, list[Figures]] = {name: [] for name in commands}
         for number in range(self.rounds):
             wrote: dict[str, list[Path]] = {}
@@ -156,14 +180,12 @@ class Bench:
                 runs[name].append(self.run(name, command, out / "x"))
                 wrote[name] = sorted(path for path in out.iterdir() if path.suffix != ".json")
             first, *others = wrote.values()
-            for other in others:
+            for other in others if same else ():
                 for one, two in zip(first, other, strict=True):
                     if not filecmp.cmp(one, two, shallow=False):
                         raise SystemExit(f"{one} and {two} differ")
             for files in wrote.values():
-                for file in files[0].parent.iterdir():
-                    file.unlink()
-                files[0].parent.rmdir()
+                shutil.rmtree(files[0].parent)
         for name, found in runs.items():
             self.figures[name] = {key: middle(run[key] for run in found) for key in found[0]}
         return runs
@@ -171,20 +193,24 @@ class Bench:
     def run(self, name: str, command: list[Any], out: Path) -> Figures:
         """One contender in a process of its own."""
         given = [str(out) if part == "OUT" else str(part) for part in command]
-        path = str(ROOT) if given[0] == "-m" or given[0].endswith("own.py") else str(self.tree)
-        env = {**environment(), "PYTHONPATH": path, "HF_HUB_OFFLINE": "1"}
+        ours = given[0] == "-m" or given[0].endswith("own.py")
+        env = {**environment(), "HF_HUB_OFFLINE": "1"}
+        env["XDG_CACHE_HOME"] = str(out.parent if FIRST_USE in name else self.scratch / "cache")
+        if given[0] != "sh":
+            given.insert(0, sys.executable)
+            env["PYTHONPATH"] = str(ROOT if ours else self.tree)
         with (self.scratch / "log").open("w+") as log:
             started = time.perf_counter()
-            child = subprocess.Popen(
-                [sys.executable, *given], cwd=self.scratch, env=env, stdout=log, stderr=log
-            )
+            child = subprocess.Popen(given, cwd=self.scratch, env=env, stdout=log, stderr=log)
             memory, _, usage, status = watch(child.pid)
             seconds = time.perf_counter() - started
             child.returncode = os.waitstatus_to_exitcode(status)
             if child.returncode:
                 log.seek(0)
                 raise SystemExit(f"{name} failed: {log.read()[-2000:]}")
-        return {"whole": seconds, "cpu": usage.ru_utime + usage.ru_stime, "memory": memory}
+        ids = sum(file.stat().st_size for file in out.parent.glob("*.bin")) / 1e6
+        cpu = usage.ru_utime + usage.ru_stime
+        return {"whole": seconds, "cpu": cpu, "memory": memory, "megabytes of ids": ids}
 
 
 def texts() -> Iterator[str]:
@@ -228,9 +254,10 @@ def goal(
 def table(found: Figures) -> str:
     """Return the figures in lines of text."""
     lines = [f"medians of {found['rounds']} rounds, {found['cores']} cores", ""]
-    lines.append(f"{'':32}{'whole s':>9}{'cpu s':>9}{'MiB':>7}")
+    lines.append(f"{'':32}{'whole s':>9}{'cpu s':>9}{'MiB':>7}{'MB of ids':>11}")
     for name, one in found["contenders"].items():
-        lines.append(f"{name:32}{one['whole']:9.2f}{one['cpu']:9.2f}{one['memory']:7.0f}")
+        clocks = f"{one['whole']:9.2f}{one['cpu']:9.2f}{one['memory']:7.0f}"
+        lines.append(f"{name:32}{clocks}{one['megabytes of ids']:11.1f}")
     lines.append("")
     for one in found["goals"]:
         by_cpu = f" (processor time {one['cpu']})" if "cpu" in one else ""
