@@ -219,7 +219,9 @@ class _Shard:
             writer.add(ids[owners == place], lengths[places == place])
 
     def _ids(self, batch: Documents, key: str) -> tuple[Ids, NDArray[np.int32], NDArray[np.int64]]:
-        ids, lengths = surrounded(*self.encoder.encode(batch.texts[key]), self.job.around)
+        ids, lengths = self.encoder.encode(batch.texts[key])
+        ids = ids.astype(CODES[self.job.code], copy=False)
+        ids, lengths = surrounded(ids, lengths, self.job.around)
         counts = np.array(batch.counts[key], np.int64)
         return closed(ids, lengths, counts, self.job.end_of_document)
 

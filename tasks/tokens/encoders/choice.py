@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -26,7 +27,8 @@ from tasks.tokens.encoders import (
 FAST: tuple[Name, ...] = ("gigatoken", "tiktoken")
 """In the order in which they are tried."""
 
-_BATCH = 32
+_BATCH = 128
+_NOTHING = "nothing faster was found equal"
 _SHOWN = 40
 
 
@@ -60,28 +62,29 @@ def choose(spec: Spec, sample: Iterable[str], fast: Sequence[Name] = FAST) -> Ch
         sample: texts from all over the corpus; some 1 % of it, and 2 MB at most, will do.
         fast: the encoders to try.
     """
+    if spec.own == "slow" or not fast:
+        return Choice(spec, _NOTHING)
+    own = cast(Measure, load(spec))
+    texts = [*fuzz.texts(*own.vocabulary()), *sample]
+    size = sum(len(text.encode()) for text in texts)
     compared: dict[str, Any] = {}
-    texts: list[str] = []
-    expected: list[tuple[Ids, Lengths]] = []
-    for name in fast if spec.own != "slow" else ():
-        try:
-            encoder = load(dataclasses.replace(spec, encoder=name))
-            own = cast(Measure, load(spec))
-            if not texts:
-                texts = [*fuzz.texts(*own.vocabulary()), *sample]
-                # The own encoder is slow, but leaves the interpreter to other threads.
-                with ThreadPoolExecutor() as pool:
-                    expected = list(pool.map(own.encode, _batches(texts)))
-            difference = _difference(own, encoder, texts, expected)
-        except Unsuited as error:
-            compared[name] = str(error)
-            continue
-        size = sum(len(text.encode()) for text in texts)
-        compared[name] = {"texts": len(texts), "bytes": size, "difference": difference}
-        if difference is None:
-            reason = f"its ids equal those of {spec.own} on {len(texts)} texts"
-            return Choice(dataclasses.replace(spec, encoder=name), reason, compared)
-    return Choice(spec, "nothing faster was found equal", compared)
+    with ThreadPoolExecutor(1) as pool:
+        # The own encoder is slow, but leaves the interpreter to the fast one, which loads then.
+        running = pool.map(own.encode, _batches(texts))
+        expected = functools.cache(lambda: list(running))
+        for name in fast:
+            try:
+                encoder = load(dataclasses.replace(spec, encoder=name))
+                difference = _difference(own, encoder, texts, expected())
+            except Unsuited as error:
+                compared[name] = str(error)
+                continue
+            compared[name] = {"texts": len(texts), "bytes": size, "difference": difference}
+            if difference is None:
+                reason = f"its ids equal those of {spec.own} on {len(texts)} texts"
+                return Choice(dataclasses.replace(spec, encoder=name), reason, compared)
+        pool.shutdown(cancel_futures=True)
+    return Choice(spec, _NOTHING, compared)
 
 
 def _batches(texts: list[str]) -> Iterator[list[str]]:
