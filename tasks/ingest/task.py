@@ -8,11 +8,12 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
 
+from megatron_bridge.sources.address import malformed
 from tasks.core import sources
 from tasks.core.artifacts import RawCorpus
 from tasks.core.errors import ConfigError
@@ -54,7 +55,11 @@ class IngestConfig(BaseModel):
     def _keeps_no_secret(self) -> IngestConfig:
         # A recipe is read by many, and Prefect's server keeps what a run was asked for.
         for source in self._given:
-            password = urlsplit(source).password if "://" in source else None
+            try:
+                password = urlsplit(source).password if "://" in source else None
+            except ValueError:
+                # What would be told of it quotes the source.
+                raise malformed().at("ingest.source") from None
             if password and not _VARIABLE.fullmatch(password):
                 raise ConfigError(
                     "A source has a password in it", where="ingest.source",
@@ -90,7 +95,10 @@ def _from_environment(found: re.Match[str]) -> str:
             expected=f"{found[1]} in the environment", got="nothing",
             fix=f"export {found[1]}=…, where the stage runs",
         )  # fmt: skip
-    return value
+    before, behind = found.string[: found.start()], found.string[found.end() :]
+    _, url, place = before.partition("://")
+    is_user = url and "/" not in place and "@" in behind.partition("/")[0]
+    return quote(value, safe="") if is_user else value
 
 
 def _label(config: IngestConfig, inputs: list[str]) -> str:

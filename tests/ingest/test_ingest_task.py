@@ -77,3 +77,16 @@ def test_a_password_is_no_part_of_a_recipe(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setenv("SIGN", "abc")
     assert config.sources == ("https://me:geheim@host/a.jsonl?sign=abc",)
     assert "geheim" not in config.model_dump_json()
+    with pytest.raises(ConfigError) as told:
+        IngestConfig(source="https://me:hunter2@[::1/a.jsonl")
+    assert "hunter2" not in str(told.value)
+
+
+def test_a_password_may_hold_what_divides_a_url(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PASSWORD", "a/b@c:d?e")
+    monkeypatch.setenv("SIGN", "x=1&y=/z")
+    monkeypatch.setenv("HOST", "https://host/a")
+    config = IngestConfig(source=("https://me:${PASSWORD}@host/a?${SIGN}", "${HOST}/b@c"))
+    url, other = config.sources
+    assert url == "https://me:a%2Fb%40c%3Ad%3Fe@host/a?x=1&y=/z"
+    assert other == "https://host/a/b@c"
