@@ -27,7 +27,7 @@ from tasks.tokens.encoders import (
 FAST: tuple[Name, ...] = ("gigatoken", "tiktoken")
 """In the order in which they are tried."""
 
-_BATCH = 128
+_BATCH = 32
 _NOTHING = "nothing faster was found equal"
 _SHOWN = 40
 
