@@ -129,9 +129,11 @@ class Rows:
     def _as_text(self, raw: Raw, title: str) -> Raw:
         if not raw.data:
             return raw
-        names = {self._fields.text_field: raw.data.removeprefix(codecs.BOM_UTF8)}
+        names = {}
         if title and self._fields.title_field:
             names[self._fields.title_field] = title.encode("utf-8", "surrogateescape")
+        # The text last: rows beside it may have theirs under `title`.
+        names[self._fields.text_field] = raw.data.removeprefix(codecs.BOM_UTF8)
         return raw._replace(data=packed(names))
 
     def _lines(self) -> Iterator[Raw]:

@@ -198,6 +198,8 @@ def test_text_is_a_document_a_file_or_a_line(tmp_path: Path) -> None:
     )
     assert [row.text for row in found] == ["good", "last"]
     assert reasons == ["no UTF-8: invalid start byte at byte 11"]
+    found, _ = _of(tmp_path / "y.txt", b"good", fields=Fields(text_field="title"))
+    assert [row.text for row in found] == ["good"]
     # A document without text, which is counted as such.
     (blank,), _ = _of(tmp_path / "blank.txt", b" \n\n")
     assert blank.text == " \n\n"
