@@ -35,7 +35,7 @@ def tokenize_chat(
     The model's own chat template makes the text. Conversations are packed whole. The files are
     OUT.bin and .idx (ids), OUT_mask.bin and .idx (1 where a token bears loss), OUT_documents.jsonl
     (where each conversation came from), OUT_set_aside.jsonl (rows that gave none, with the reason),
-    OUT_tokens.json and OUT_tokenizer.json.
+    OUT_tokens.json and OUT_tokenizer.json. A dataset that is there is not written over.
 
     For example:
 

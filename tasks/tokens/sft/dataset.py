@@ -17,6 +17,7 @@ from megatron_bridge.launch import pool
 from tasks.core.errors import InputError
 from tasks.tokens import lines, tokenizer
 from tasks.tokens.indexed import best_dtype
+from tasks.tokens.merge import SUFFIXES, require_absent, require_name
 from tasks.tokens.sft import files, template
 from tasks.tokens.sft.encode import COUNTED, Chat, Rules, encode
 from tasks.tokens.sft.packing import pack
@@ -59,10 +60,15 @@ def make(
     Raises:
         InputError: see `write`; or no tokenizer, none with a chat template, or none whose tokens
             know their characters.
-        ConfigError: see `template.load`.
+        ConfigError: see `template.load`; or a dataset is there.
     """
     progress(0, 0, note="loading the tokenizer")
+    require_name(prefix)
     prefix.parent.mkdir(parents=True, exist_ok=True)
+    # What has a mask and no record is the half of a command that was killed.
+    half = files.beside(prefix, "mask.bin").exists()
+    whole = [] if half else [Path(f"{prefix}{suffix}") for suffix in SUFFIXES]
+    require_absent([*whole, files.beside(prefix, "tokens.json")])
     chat_template = template.load(model, date)
     place = files.beside(prefix, "tokenizer.json")
     with tempfile.TemporaryDirectory(dir=prefix.parent) as folder:

@@ -27,6 +27,7 @@ Mask = NDArray[np.uint8]
 Bears = Literal["answers", "all"]
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
+_BATCH = 1 << 18
 COUNTED = ("answers", "answers_without_end", "straddling_tokens", "truncated")
 
 
@@ -79,8 +80,7 @@ class Encoded:
 
 def encode(rules: Rules, block: Block) -> Encoded:
     """Render and tokenize a block's conversations; what cannot be is set aside with the reason."""
-    result = Encoded()
-    read: list[tuple[answers.Answers, dict[str, Any]]] = []
+    result, batch = Encoded(), _Batch(rules)
     for line in lines(block):
         place = {"source": block.file.name, "range": [line.start, line.stop]}
         try:
@@ -89,13 +89,34 @@ def encode(rules: Rules, block: Block) -> Encoded:
         except ValueError as error:
             result.set_aside.append({**place, "reason": str(error)})
             continue
-        read.append((found, {"id": conversation.id, **place}))
-    encodings = _tokenizer(rules.tokenizer, rules.sha256).encode_batch(
-        [found.text for found, _ in read], add_special_tokens=False
-    )
-    for (found, note), encoding in zip(read, encodings, strict=True):
-        _add(result, rules, found, encoding, note)
+        batch.add(found, {"id": conversation.id, **place})
+        if batch.characters >= _BATCH:
+            batch.encode(result)
+    batch.encode(result)
     return result
+
+
+class _Batch:
+    """Conversations that are tokenized together; an encoding takes far more than its text."""
+
+    def __init__(self, rules: Rules) -> None:
+        self._rules, self.characters = rules, 0
+        self._read: list[tuple[answers.Answers, dict[str, Any]]] = []
+        self._tokenizer, longest_token = _tokenizer(rules.tokenizer, rules.sha256)
+        self._longest = rules.sequence_length * longest_token
+
+    def add(self, found: answers.Answers, note: dict[str, Any]) -> None:
+        self._read.append((found, note))
+        self.characters += min(len(found.text), self._longest)
+
+    def encode(self, result: Encoded) -> None:
+        # What is cut off a text is more than a pack holds.
+        texts = [found.text[: self._longest] for found, _ in self._read]
+        encodings = self._tokenizer.encode_batch(texts, add_special_tokens=False)
+        for (found, note), encoding in zip(self._read, encodings, strict=True):
+            cut = len(found.text) > self._longest
+            _add(result, self._rules, found, encoding, note, cut)
+        self._read, self.characters = [], 0
 
 
 def mask(found: answers.Answers, encoding: Encoding) -> tuple[Mask, int]:
@@ -130,6 +151,7 @@ def _add(
     found: answers.Answers,
     encoding: Encoding,
     note: dict[str, Any],
+    cut: bool,
 ) -> None:
     ids = np.array(encoding.ids, best_dtype(rules.vocab_size))
     bears, straddling = mask(found, encoding)
@@ -142,10 +164,10 @@ def _add(
         answers_without_end=sum(not answer.closed for answer in found.answers),
         straddling_tokens=straddling,
     )
-    if len(ids) > (longest := rules.sequence_length):
+    if len(ids) > (longest := rules.sequence_length) or cut:
         if rules.too_long == "drop":
-            reason = "longer than sequence_length"
-            result.set_aside.append({**note, "reason": reason, "tokens": len(ids)})
+            size = {"characters": len(found.text)} if cut else {"tokens": len(ids)}
+            result.set_aside.append({**note, "reason": "longer than sequence_length", **size})
             return
         ids, bears = ids[:longest], bears[:longest]
         counts["truncated"] += 1
@@ -182,11 +204,12 @@ def _strings(value: Any) -> Iterator[str]:
 
 
 @functools.cache
-def _tokenizer(path: Path, sha256: str) -> Tokenizer:
+def _tokenizer(path: Path, sha256: str) -> tuple[Tokenizer, int]:
+    """The tokenizer, and how many characters its longest token has at most."""
     # A worker is one processor. And a process that has used the library's own threads complains on
     # the terminal at each child it starts.
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     tokenizer = Tokenizer.from_file(str(path))
     # It would add what the template writes itself, and some cut white space off the offsets.
     tokenizer.post_processor = None
-    return tokenizer
+    return tokenizer, max(map(len, tokenizer.get_vocab(with_added_tokens=True)))

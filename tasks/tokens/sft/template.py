@@ -6,6 +6,10 @@ import datetime
 import functools
 import hashlib
 import re
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,6 +20,12 @@ from tasks.tokens.sft.rows import Message
 _TODAY = re.compile(r"""strftime_now\(\s*(["'])(.+?)\1\s*\)""")
 _GENERATION = re.compile(r"\{%-?\s*generation\s*-?%\}")
 _SAID = 200
+
+SECONDS = 5.0
+"""Processor time that one rendering may take; a hundred thousand messages take one."""
+
+LONGEST = 1 << 26
+"""Characters of a rendered conversation at most: memory must be bounded."""
 
 
 class Refused(ValueError):
@@ -61,24 +71,30 @@ class Template:
             prompt: add what begins an answer (`add_generation_prompt`).
 
         Raises:
-            Refused: the template raised an error.
+            Refused: the template raised an error, or wrote more than anyone can take.
+            InputError: it does not come to an end.
         """
         from transformers.utils.chat_template_utils import render_jinja_template
 
         source = self.with_tools if tools else self.plain
         try:
-            texts, blocks = render_jinja_template(
-                conversations=[messages],
-                tools=tools,
-                chat_template=source,
-                return_assistant_tokens_mask=_has_blocks(source),
-                add_generation_prompt=prompt,
-                **dict(self.special),
-            )
+            with _bounded():
+                texts, blocks = render_jinja_template(
+                    conversations=[messages],
+                    tools=tools,
+                    chat_template=source,
+                    return_assistant_tokens_mask=_has_blocks(source),
+                    add_generation_prompt=prompt,
+                    **dict(self.special),
+                )
+        except InputError:
+            raise
         # Templates are strangers' code: they raise what they like.
         except Exception as error:
             said = " ".join(str(error).split())[:_SAID]
             raise Refused(f"the template refuses it: {said or type(error).__name__}") from error
+        if len(texts[0]) > LONGEST:
+            raise Refused(f"the template writes more than {LONGEST:,} characters")
         return Rendered(texts[0], blocks[0] if blocks else [])
 
     @functools.cached_property
@@ -119,6 +135,30 @@ def load(folder: Path, date: datetime.date | None = None) -> Template:
         _dated(plain, date, folder), _dated(with_tools, date, folder),
         tuple(sorted(special.items())), tuple(sorted(filter(str.strip, control))),
     )  # fmt: skip
+
+
+@contextmanager
+def _bounded() -> Iterator[None]:
+    """Ends a stranger's loop, where signals can: in a process's main thread."""
+
+    def stop(*_: object) -> None:
+        raise InputError(
+            "The chat template does not come to an end", where="the model's chat template",
+            expected=f"a conversation's text after {SECONDS:g} s of processor time at most",
+            got="none", fix="take the template that the model was published with",
+        )  # fmt: skip
+
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGVTALRM, stop)
+    # More than once: what is raised while Python cleans up is lost.
+    signal.setitimer(signal.ITIMER_VIRTUAL, SECONDS, SECONDS)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+        signal.signal(signal.SIGVTALRM, before)
 
 
 @functools.cache
