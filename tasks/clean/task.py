@@ -26,7 +26,8 @@ class CleanConfig(Options):
     """What becomes of wiki markup, and which documents stay."""
 
     on_damage: Literal["error", "keep"] = Field(
-        "error", description="A dump that ends early: stop, or keep the pages before the damage"
+        "error",
+        description="A file that ends early or is broken: stop, or keep what is whole before that",
     )
     shard_mib: int = Field(64, ge=1, description="A shard ends when it has reached this size")
     workers: Annotated[int | None, Runtime] = Field(
