@@ -111,8 +111,10 @@ def _files(folder: Path) -> list[Path]:
 
 
 def _resolve(folder: Path, out: Path) -> dict[str, Any]:
-    command = [sys.executable, "-m", __name__, str(folder.absolute()), str(out.absolute())]
+    # Of the folder that the user is in nothing is imported (-P): it may hold a stranger's files.
+    command = [sys.executable, "-P", "-m", __name__, str(folder.absolute()), str(out.absolute())]
     offline = {**os.environ, "HF_HUB_OFFLINE": "1", "TRANSFORMERS_VERBOSITY": "error"}
+    offline["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))
     child = process.tied(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=offline)
     told, complaint = child.communicate()
     if child.returncode == 0:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -74,3 +75,18 @@ def test_a_refusal_is_not_kept(model: Path, tmp_path: Path) -> None:
         with pytest.raises(InputError):
             auto_tokenizer.resolve(model, tmp_path)
     assert not (tmp_path / "cache").exists()
+
+
+def test_the_folder_one_is_in_is_not_imported_from(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trap = tmp_path / "trap"
+    trap.mkdir()
+    for name in ("tokenizers", "transformers"):
+        (trap / f"{name}.py").write_text("raise SystemExit('run')\n")
+    monkeypatch.chdir(trap)
+    assert resolve(model, tmp_path / "1")[0]["eos_token"] == "<|im_end|>"
+    monkeypatch.setattr(auto_tokenizer.sys, "path", [str(trap), *sys.path])
+    (model / "tokenizer_config.json").write_text("{}")
+    with pytest.raises(InputError, match="run"):
+        resolve(model, tmp_path / "2")
