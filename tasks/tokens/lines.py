@@ -148,8 +148,9 @@ def parse(line: Line) -> dict[str, Any] | str:
         if not line.data.strip():
             return "an empty line"
         try:
-            # It takes what Megatron-LM takes: NaN, and halves of surrogate pairs.
-            value = json.loads(line.data.decode())
+            # It takes what Megatron-LM takes: NaN, and halves of surrogate pairs. And the mark that
+            # some editors put before a file.
+            value = json.loads(line.data.decode("utf-8-sig"))
         except (ValueError, RecursionError):
             return "no JSON"
     return value if isinstance(value, dict) else "no JSON object"

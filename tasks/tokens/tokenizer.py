@@ -171,5 +171,10 @@ def _vocab_size(source: Path) -> int | None:
     if not source.is_dir() or not file.is_file():
         return None
     config = tokenizer_files.read_json(file)
-    size = config.get("vocab_size", config.get("text_config", {}).get("vocab_size"))
-    return None if size is None else int(size)
+    size = config.get("vocab_size", (config.get("text_config") or {}).get("vocab_size"))
+    if size is not None and not isinstance(size, int):
+        raise InputError(
+            "The model does not say how many ids it has", where=file,
+            expected="a number in vocab_size", got=repr(size), fix="correct the model's config",
+        )  # fmt: skip
+    return size

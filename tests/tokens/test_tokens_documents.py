@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from tasks.tokens import dataset, tokenizer
+from tasks.core.errors import InputError
+from tasks.tokens import dataset, lines, tokenizer
 from tasks.tokens.encode import Job, Splits
 from tasks.tokens.indexed import code_of
 
@@ -58,3 +59,23 @@ def test_what_is_set_aside_and_where_it_lies(
     wanted = ["one", "one"] if reason else ["one", str(row["id"]), "one"]
     assert [entry["id"] for entry in listed] == wanted
     assert [entry["index"] for entry in listed] == list(range(len(wanted)))
+
+
+def test_the_mark_before_a_file_costs_no_document(tmp_path: Path) -> None:
+    (tmp_path / "x").write_bytes(b'\xef\xbb\xbf{"text": "a"}\r\n\xef\xbb\xbf\n{"text": "b"}')
+    found = lines.lines(lines.Block(0, tmp_path / "x", 0, 99, None, 0))
+    assert [lines.parse(line) for line in found] == [{"text": "a"}, "no JSON", {"text": "b"}]
+
+
+@pytest.mark.parametrize("size", ["x", [7], 1.5, None])
+def test_a_vocabulary_size_that_is_none(tmp_path: Path, size: Any) -> None:
+    model = tmp_path / "model"
+    model.mkdir()
+    for file in TOY.iterdir():
+        (model / file.name).write_bytes(file.read_bytes())
+    (model / "config.json").write_text(json.dumps({"vocab_size": size, "text_config": None}))
+    if size is None:
+        assert tokenizer.prepare(model, tmp_path).vocab_size > 0
+        return
+    with pytest.raises(InputError, match="how many ids"):
+        tokenizer.prepare(model, tmp_path)
