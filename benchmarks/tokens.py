@@ -195,7 +195,10 @@ class Bench:
         given = [str(out) if part == "OUT" else str(part) for part in command]
         ours = given[0] == "-m" or given[0].endswith("own.py")
         env = {**environment(), "HF_HUB_OFFLINE": "1"}
-        env["XDG_CACHE_HOME"] = str(out.parent if FIRST_USE in name else self.scratch / "cache")
+        cache = self.scratch / ("empty" if FIRST_USE in name else "cache")
+        if FIRST_USE in name:
+            shutil.rmtree(cache, ignore_errors=True)
+        env["XDG_CACHE_HOME"] = str(cache)
         if given[0] != "sh":
             given.insert(0, sys.executable)
             env["PYTHONPATH"] = str(ROOT if ours else self.tree)
