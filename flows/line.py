@@ -54,28 +54,32 @@ def line(config: PipelineConfig, submit: Submit) -> None:
 
 
 def plan(config: PipelineConfig, store: Store, until: str | None = None) -> dict[str, Planned]:
-    """Every stage's address by name, and what is sealed of it; no work is done.
+    """The address by name of each stage that `until` stands on, and what is sealed of it.
+
+    No work is done, and nothing is asked of what the other stages would read.
 
     Raises:
-        ConfigError: a layout or a length does not fit the model; asked of the stages that `until`
-            stands on.
+        ConfigError: a layout or a length does not fit the model.
         InputError: a source is missing, or its configuration cannot be read.
         ProofError: the text that is kept from training is too short to measure on.
     """
     planned: dict[str, Planned] = {}
+    wanted = needed(config, until)
 
-    def submit(stage: Stage, stage_config: Any, **inputs: Address) -> Address:
+    def submit(stage: Stage, stage_config: Any, **inputs: Address) -> Address | None:
+        if stage.name not in wanted:
+            return None
         address = stage.address(stage_config, inputs, store.digests)
         planned[stage.name] = Planned(address, stage.find(store, address))
         return address
 
     line(config, submit)
     sealed = {name: found.artifact for name, found in planned.items() if found.artifact}
-    preflight.check(config, sealed, needed(config, until))
+    preflight.check(config, sealed, wanted)
     return planned
 
 
-def needed(config: PipelineConfig, until: str | None) -> list[str]:
+def needed(config: PipelineConfig, until: str | None = None) -> list[str]:
     """The stages to run for `until`: itself and all that it stands on; without it, every stage.
 
     Raises:

@@ -44,10 +44,12 @@ def check(config: PipelineConfig, sealed: Mapping[str, Artifact], wanted: Collec
         recorded = sealed["tokens"].metrics.get("tokenizer_files")
         if recorded and "model" in sealed and "train" in wanted:
             tokenizer_files.require_same(recorded, sealed["model"].data, sealed["tokens"].data)
+    if not {"to_megatron", "train"} & set(wanted):
+        return
     place = folder.locate(config.model.source) or (
         sealed["model"].data if "model" in sealed else None
     )
-    if place is None or not {"to_megatron", "train"} & set(wanted):
+    if place is None:
         return
     hf_config = families.read_config(place)
     fields = families.get(hf_config.get("model_type")).megatron_config(hf_config)

@@ -45,7 +45,7 @@ def run(
     # A wrong recipe is refused here, before a server starts.
     planned = plan(config, Store(root), until)
     if not os.environ.get("PREFECT_API_URL"):
-        rows = None if force else _all_sealed(config, Store(root), planned, until)
+        rows = None if force else _all_sealed(config, Store(root), planned)
         if rows is not None:
             return rows
     for name, value in _SETTINGS.items():
@@ -69,16 +69,15 @@ def _own_server() -> str | None:
 
 
 def _all_sealed(
-    config: PipelineConfig, store: Store, planned: dict[str, Planned], until: str | None
+    config: PipelineConfig, store: Store, planned: dict[str, Planned]
 ) -> list[dict[str, Any]] | None:
     """The rows of a line with nothing left to do, for which no server need be started."""
     from flows import reports
 
-    wanted = needed(config, until)
-    artifacts = {name: planned[name].artifact for name in wanted}
+    artifacts = {name: found.artifact for name, found in planned.items()}
     if any(found is None or store.unfinished(planned[n].address) for n, found in artifacts.items()):
         return None
-    return [reports.told(reports.reused(name, artifacts.get(name))) for name in planned]
+    return [reports.told(reports.reused(name, artifacts.get(name))) for name in needed(config)]
 
 
 def _flow(

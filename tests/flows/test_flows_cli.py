@@ -14,7 +14,7 @@ from flows.cli import StageName, _guarded, main
 from flows.config import PipelineConfig, load
 from flows.line import needed, plan
 from flows.reports import summary
-from tasks.core.errors import ProofError
+from tasks.core.errors import PipelineError, ProofError
 from tasks.core.record import FileEntry, Record
 from tasks.core.store import Store
 
@@ -251,3 +251,10 @@ def test_a_store_that_cannot_be_written_is_no_traceback(
     err = capsys.readouterr().err
     assert "The store is no folder" in err
     assert "Traceback" not in err
+
+
+def test_what_is_not_wanted_is_not_asked_for(tmp_path: Path) -> None:
+    config = load(RECIPE, ["model.source=/nowhere"])
+    assert list(plan(config, Store(tmp_path), "clean")) == ["ingest", "clean"]
+    with pytest.raises(PipelineError, match="/nowhere"):
+        plan(config, Store(tmp_path))
