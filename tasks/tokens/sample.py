@@ -50,9 +50,9 @@ def conversation(prefix: Path, number: int, tokenizer: Path) -> Sample:
 
 def document(prefix: Path, number: int, tokenizer: Path) -> Sample:
     """A document of a text dataset; see `stretch`."""
-    borders = _borders(prefix)[1]
+    ids, borders = _borders(prefix)
     _check(number, len(borders) - 1, "--document", "documents", prefix)
-    return _text(prefix, int(borders[number]), int(borders[number + 1]), tokenizer)
+    return _text(prefix, ids, number, borders[number : number + 2], tokenizer)
 
 
 def stretch(prefix: Path, index: int, length: int, tokenizer: Path) -> Sample:
@@ -68,10 +68,12 @@ def stretch(prefix: Path, index: int, length: int, tokenizer: Path) -> Sample:
         InputError: a file is missing or damaged.
         ProofError: the files contradict each other.
     """
-    tokens = len(_borders(prefix)[0])
-    _check(index, -(-tokens // length), "--index", f"stretches of {length} tokens", prefix)
-    start = index * length
-    return _text(prefix, start, min(start + length, tokens), tokenizer) | {"index": index}
+    ids, borders = _borders(prefix)
+    _check(index, -(-len(ids) // length), "--index", f"stretches of {length} tokens", prefix)
+    start, stop = index * length, min((index + 1) * length, len(ids))
+    first, last = np.searchsorted(borders[1:], [start, stop - 1], "right").tolist()
+    within = np.clip(borders[first : last + 2], start, stop)
+    return _text(prefix, ids, first, within, tokenizer) | {"index": index}
 
 
 def _chat(prefix: Path, packs: Any, first: int, borders: Any, tokenizer: Path) -> Sample:
@@ -84,13 +86,10 @@ def _chat(prefix: Path, packs: Any, first: int, borders: Any, tokenizer: Path) -
     return {"kind": "chat", "prefix": str(prefix), "documents": documents}
 
 
-def _text(prefix: Path, start: int, stop: int, tokenizer: Path) -> Sample:
-    (ids, borders), decode = _borders(prefix), _Decoder(tokenizer)
-    first, last = np.searchsorted(borders[1:], [start, stop - 1], "right").tolist()
-    documents = []
-    for number in range(first, last + 1):
-        part = ids[max(start, borders[number]) : min(stop, borders[number + 1])].tolist()
-        tokens = decode(part, [1] * len(part))
+def _text(prefix: Path, ids: Ids, first: int, borders: Any, tokenizer: Path) -> Sample:
+    decode, documents = _Decoder(tokenizer), []
+    for number, (start, stop) in enumerate(itertools.pairwise(borders), first):
+        tokens = decode(ids[start:stop].tolist(), [1] * int(stop - start))
         documents.append({"document": number, "note": None, "tokens": tokens})
     return {"kind": "text", "prefix": str(prefix), "documents": documents}
 
@@ -153,5 +152,6 @@ def _check(number: int, count: int, option: str, what: str, prefix: Path) -> Non
     if not 0 <= number < count:
         raise ConfigError(
             "The dataset has no such sample", where=f"{option} of {prefix}",
-            expected=f"0 to {count - 1}: it has {count} {what}", got=number,
+            expected=f"0 to {count - 1}: it has {count} {what}" if count else f"some {what}",
+            got=number if count else "none",
         )  # fmt: skip

@@ -10,7 +10,7 @@ import pytest
 from tokenizers import Tokenizer, decoders, models
 from tokenizers.decoders import DecodeStream
 
-from tasks.core.errors import InputError, ProofError
+from tasks.core.errors import ConfigError, InputError, ProofError
 from tasks.tokens import indexed, sample
 
 BYTES = [f"<0x{byte:02X}>" for byte in range(256)]
@@ -75,3 +75,15 @@ def test_an_index_that_contradicts_itself(tmp_path: Path, fallback: Path) -> Non
     (tmp_path / "x.idx").write_bytes(index)
     with pytest.raises(ProofError, match="7 sequences in its documents"):
         texts(prefix, fallback)
+
+
+def test_documents_without_tokens(tmp_path: Path, fallback: Path) -> None:
+    with indexed.Writer(tmp_path / "x", np.dtype("<i4")) as writer:
+        counts, lengths = np.array([1, 0, 1]), np.array([2, 1], np.int32)
+        writer.add(np.array([257, 258, 258]), lengths, counts)
+    for number, texts in enumerate((["a", "b"], [], ["b"])):
+        (found,) = sample.document(tmp_path / "x", number, fallback)["documents"]
+        assert found["document"] == number
+        assert [token["text"] for token in found["tokens"]] == texts
+    with pytest.raises(ConfigError, match=r"some stretches of 9 tokens\. Got: none"):
+        sample.stretch(write(tmp_path / "empty", []), 0, 9, fallback)
