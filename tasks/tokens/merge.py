@@ -5,16 +5,17 @@ Neither Megatron nor memory is needed: indices are read, checked and written in 
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import IO, Any, BinaryIO
 
 import numpy as np
 
-from tasks.core.errors import ConfigError, ProofError
+from tasks.core.errors import ConfigError, ProofError, RetryableError
 from tasks.tokens.indexed import START, Index, header, open_index, require_size
 from tasks.tokens.invariants import ends_of, sequences_of
 
@@ -50,6 +51,7 @@ def merge(
         ConfigError: nothing to merge, or `out` is there, or no name.
         InputError: an input is no indexed dataset.
         ProofError: an input contradicts itself, or inputs have different number formats.
+        RetryableError: the same command is running.
     """
     require_name(out)
     require_absent(_files(out))
@@ -59,18 +61,20 @@ def merge(
     documents = sum(index.documents for index in indices)
     new = out.with_name(f".{out.name}.new")
     data, described = _files(new)
-    try:
-        with open(described, "wb") as file:
-            file.write(header(dtype, sequences, documents))
-            tokens = _write_index(file.name, indices, multimodal)
-        with open(data, "wb") as file:
-            _copy(indices, file, tokens * dtype.itemsize, progress)
-        require_absent(_files(out))
-        for path, place in zip((data, described), _files(out), strict=True):
-            os.rename(path, place)
-    finally:
-        for path in (data, described):
-            path.unlink(missing_ok=True)
+    with open(described, "ab") as held:
+        lock(held)
+        try:
+            with open(described, "wb") as file:
+                file.write(header(dtype, sequences, documents))
+                tokens = _write_index(file.name, indices, multimodal)
+            with open(data, "wb") as file:
+                _copy(indices, file, tokens * dtype.itemsize, progress)
+            require_absent(_files(out))
+            for path, place in zip((data, described), _files(out), strict=True):
+                os.rename(path, place)
+        finally:
+            for path in (data, described):
+                path.unlink(missing_ok=True)
     return Merged(
         len(indices), documents, sequences, tokens, tokens * dtype.itemsize, dtype.name, multimodal
     )
@@ -100,6 +104,22 @@ def prefixes(paths: Iterable[Path]) -> list[Path]:
             )  # fmt: skip
         found += [path / name for name in names]
     return found
+
+
+def lock(file: IO[Any]) -> None:
+    """Keep a file, as long as it is open, from other commands that would write the same dataset.
+
+    Raises:
+        RetryableError: another one has it.
+    """
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        raise RetryableError(
+            "The same dataset is being written", where=file.name,
+            expected="one command at a time", got="another that runs",
+            fix="wait for it, or name another output",
+        ) from error  # fmt: skip
 
 
 def require_name(out: Path) -> None:

@@ -6,7 +6,6 @@ counts it, and goes on.
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import shutil
@@ -16,12 +15,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from tasks.core.errors import ConfigError, InputError, RetryableError
+from tasks.core.errors import ConfigError, InputError
 from tasks.tokens import lines, tokenizer
 from tasks.tokens.encode import Job
 from tasks.tokens.encoders.choice import choose
 from tasks.tokens.indexed import code_of
-from tasks.tokens.merge import SUFFIXES, Merged, require_absent, require_name
+from tasks.tokens.merge import SUFFIXES, Merged, lock, require_absent, require_name
 from tasks.tokens.shards import Shards, Totals
 
 _MOVED = "moved.json"
@@ -156,15 +155,8 @@ def _work(folder: Path, names: Sequence[str]) -> Iterator[Path]:
     if fresh:
         require_absent(map(folder.with_name, names))
         folder.mkdir(exist_ok=True)
-    with open(folder / "lock", "w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise RetryableError(
-                "The same dataset is being written", where=folder,
-                expected="one command at a time", got="another that runs",
-                fix="wait for it, or name another output",
-            ) from error  # fmt: skip
+    with open(folder / "lock", "w") as held:
+        lock(held)
         _take_back(folder)
         require_absent(map(folder.with_name, names))
         try:

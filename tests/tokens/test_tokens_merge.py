@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tasks.core.errors import ConfigError, InputError, PipelineError, ProofError
+from tasks.core.errors import ConfigError, InputError, PipelineError, ProofError, RetryableError
 from tasks.tokens import indexed, invariants, merge
 
 HEAD = 34
@@ -175,6 +175,21 @@ def test_a_file_system_that_does_not_copy_is_read_and_written(
     merge.merge([one], tmp_path / "out")
     assert files(tmp_path / "out") == files(one)
     assert len(calls) == 2
+
+
+def test_one_merge_at_a_time(tmp_path: Path) -> None:
+    one = write(tmp_path / "one", [[[1]]])
+    with open(tmp_path / ".out.new.idx", "wb") as held:
+        merge.lock(held)
+        held.write(b"another's")
+        held.flush()
+        with pytest.raises(RetryableError, match="being written"):
+            merge.merge([one], tmp_path / "out")
+        assert (tmp_path / ".out.new.idx").read_bytes() == b"another's"
+    # What a killed one has left is written over.
+    merge.merge([one], tmp_path / "out")
+    assert files(tmp_path / "out") == files(one)
+    assert not (tmp_path / ".out.new.idx").exists()
 
 
 def test_half_of_a_killed_merge_is_not_merged(tmp_path: Path) -> None:
