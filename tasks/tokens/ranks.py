@@ -114,7 +114,7 @@ def from_tiktoken(file: Path, pattern: str | None) -> Tokenizer:
             where=file, expected="a pattern beside it", got=f"{len(ranks)} tokens and no pattern",
             fix=f"name the pattern: {', '.join(PATTERNS)}, or a regular expression",
         )  # fmt: skip
-    return _build(ranks, scheme)
+    return _build(file, ranks, scheme)
 
 
 def from_table(file: Path, table: Any, pattern: str | None) -> Tokenizer:
@@ -151,10 +151,10 @@ def from_table(file: Path, table: Any, pattern: str | None) -> Tokenizer:
             expected="tokens with rank and token_bytes, as in Mistral's tekken.json", got=error,
         ) from error  # fmt: skip
     special_ids = {token: number for number, token in enumerate(named)}
-    return _build(ranks, _Scheme(pattern or "v2", special_ids))
+    return _build(file, ranks, _Scheme(pattern or "v2", special_ids))
 
 
-def _build(ranks: Mapping[bytes, int], scheme: _Scheme) -> Tokenizer:
+def _build(file: Path, ranks: Mapping[bytes, int], scheme: _Scheme) -> Tokenizer:
     # All ways to make a token of two, each at the token's rank: what tiktoken merges by.
     merges = sorted(
         (rank, ranks[token[:cut]], ranks[token[cut:]], cut, token)
@@ -168,7 +168,14 @@ def _build(ranks: Mapping[bytes, int], scheme: _Scheme) -> Tokenizer:
     tokenizer = Tokenizer(models.BPE(vocabulary, pairs, ignore_merges=True))
     if scheme.nfc:
         tokenizer.normalizer = normalizers.NFC()
-    split = Regex(PATTERNS.get(scheme.pattern, scheme.pattern))
+    try:
+        split = Regex(PATTERNS.get(scheme.pattern, scheme.pattern))
+    except Exception as error:  # the library raises no narrower one
+        raise InputError(
+            "The pattern that splits texts is no regular expression", where=file,
+            expected=f"one of {', '.join(PATTERNS)}, or a regular expression",
+            got=f"{scheme.pattern}: {error}", fix="correct it",
+        ) from error  # fmt: skip
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [
             pre_tokenizers.Split(split, "isolated"),

@@ -151,5 +151,7 @@ def _eos_beside(file: Path) -> str | None:
     settings = file.with_name("tokenizer_config.json")
     if not settings.is_file():
         return None
-    token: Any = read_json(settings).get("eos_token")
-    return str(token["content"]) if isinstance(token, dict) else token
+    found: Any = read_json(settings)
+    token = found.get("eos_token") if isinstance(found, dict) else None
+    text = token.get("content") if isinstance(token, dict) else token
+    return text if isinstance(text, str) else None

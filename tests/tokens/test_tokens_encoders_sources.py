@@ -104,6 +104,8 @@ def test_a_tiktoken_file_needs_its_pattern(tmp_path: Path) -> None:
     file = write_tiktoken(tmp_path / "some.tiktoken", ranks)
     with pytest.raises(InputError, match=r"no file we know.*cl100k"):
         prepare(file, tmp_path)
+    with pytest.raises(InputError, match=r"no regular expression.*parenthesis"):
+        prepare(file, tmp_path, pattern="(")
     prepared = prepare(file, tmp_path, pattern="qwen")
     assert prepared.end_of_document == len(ranks)
     theirs = tiktoken.Encoding(
@@ -235,6 +237,23 @@ def test_what_is_no_tokenizer_is_refused_by_a_sentence(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     with pytest.raises(InputError, match="no tokenizer in this folder"):
         prepare(tmp_path / "empty", out)
+
+
+@pytest.mark.parametrize(
+    ("settings", "ends"),
+    [
+        ([1], 0), ({"eos_token": {}}, 0), ({"eos_token": 3}, 0), ({"eos_token": "b"}, "b"),
+        ({"eos_token": {"content": "b"}}, "b"),
+    ],
+)  # fmt: skip
+def test_what_lies_beside_a_tokenizer_json_may_be_nothing(
+    tmp_path: Path, settings: Any, ends: str | int
+) -> None:
+    train("gpt2").save(str(tmp_path / "tokenizer.json"))
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(settings))
+    (tmp_path / "out").mkdir()
+    found = prepare(tmp_path / "tokenizer.json", tmp_path / "out", as_megatron=True)
+    assert found.end_of_document_token == (ends or "<|endoftext|>")
 
 
 def test_code_of_the_models_own_is_not_run(tmp_path: Path) -> None:
