@@ -103,7 +103,8 @@ def _written(files: Sequence[tuple[str, Path]], out: Path, run: Run, folder: Pat
     for fate in (counts.set_aside, counts.timed_out):
         for page in fate.pages:
             problem = page.get("error", "it took too long")
-            _log.warning("page %s (%s) was set aside: %s", page["id"], page["title"], problem)
+            title = f" ({page['title']})" if page["title"] else ""
+            _log.warning("page %s%s was set aside: %s", page["id"], title, problem)
         if more := fate.count - len(fate.pages):
             _log.warning("and %s more", more)
     if counts.articles == 0:
@@ -111,7 +112,7 @@ def _written(files: Sequence[tuple[str, Path]], out: Path, run: Run, folder: Pat
             "No article was left", where=", ".join(path.name for _, path in files[:3]),
             expected="at least one article",
             got={name: count for name, count in counts.whereabouts().items() if count} or "no page",
-            fix="lower the thresholds of the filters, or name another source",
+            fix="lower the filters' thresholds, name the rows' text_field, or take another source",
         )  # fmt: skip
     return counts
 

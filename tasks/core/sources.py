@@ -121,7 +121,7 @@ def locate(url: str) -> Path:
         got = "a folder" if path.is_dir() else "nothing there"
         raise InputError(
             "The source file does not exist", where=url, expected=f"a file at {path}", got=got,
-            fix="correct the path in the recipe",
+            fix="correct the path",
         )  # fmt: skip
     if path.stat().st_size == 0:
         raise InputError(

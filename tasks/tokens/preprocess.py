@@ -142,7 +142,7 @@ def _require_documents(
         reason = json.loads(next(listed))["reason"]
     raise InputError(
         "No line is a document", where=", ".join(map(str, files)),
-        expected=f"JSON lines with a text in {' and '.join(keys)}",
+        expected=f"JSON lines with a text in the field {' and '.join(keys)}",
         got=f"{totals.set_aside} lines set aside, the first for: {reason}",
         fix="name other files, or the fields that hold texts in --json-keys",
     )  # fmt: skip

@@ -118,7 +118,7 @@ class _Decoder:
             raise InputError(
                 "There is no tokenizer to show the text with", where=path,
                 expected="a tokenizer.json", got="no such file",
-                fix="name it by --tokenizer",
+                fix="name a tokenizer.json, or its folder, by --tokenizer",
             )  # fmt: skip
         try:
             self._tokenizer = Tokenizer.from_file(str(path))
