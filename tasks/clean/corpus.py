@@ -29,6 +29,8 @@ from tasks.core.fingerprint import digest, identity, sha256_file
 from tasks.core.provenance import provenance
 from tasks.core.storage.local import remove_path
 
+_PAGES_TOLD = 10
+
 _log = logging.getLogger(__name__)
 
 
@@ -101,12 +103,22 @@ def _written(files: Sequence[tuple[str, Path]], out: Path, run: Run, folder: Pat
     for damage in cutter.cut.damage:
         _log.warning("a damaged file: %s", damage)
     for fate in (counts.set_aside, counts.timed_out):
-        for page in fate.pages:
+        for page in fate.pages[:_PAGES_TOLD]:
             problem = page.get("error", "it took too long")
             title = f" ({page['title']})" if page["title"] else ""
             _log.warning("page %s%s was set aside: %s", page["id"], title, problem)
-        if more := fate.count - len(fate.pages):
-            _log.warning("and %s more", more)
+        if (more := fate.count - _PAGES_TOLD) > 0:
+            _log.warning("and %s more; report.json names up to a thousand", more)
+    dropped = [
+        f"{count} {name}"
+        for name, count in counts.whereabouts().items()
+        if count and name not in ("articles", "redirects", "other_namespaces")
+    ]
+    if dropped:
+        _log.warning(
+            "%s of %s pages and rows became documents, not %s; report.json has samples",
+            counts.articles, counts.pages, ", ".join(dropped),
+        )  # fmt: skip
     if counts.articles == 0:
         raise ProofError(
             "No article was left", where=", ".join(path.name for _, path in files[:3]),
