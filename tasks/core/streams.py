@@ -73,18 +73,19 @@ def _side_by_side(path: Path, threads: int) -> Generator[tuple[bytes, int], None
     """
     import indexed_bzip2
 
-    known = 0
+    known, size = 0, path.stat().st_size
     # With one thread it hands over a block before it has checked it.
     with indexed_bzip2.open(str(path), parallelization=max(2, threads)) as file:
         try:
             while piece := file.read(_PIECE):
                 known += len(piece)
-                yield piece, file.tell_compressed() >> 3
+                # It tells 0 once it has read all.
+                yield piece, file.tell_compressed() >> 3 or size
             end = max(file.block_offsets())
         except (RuntimeError, ValueError):
             end = 0
         _require_all(path, sorted(file.available_block_offsets().items()), known)
-    return known, end == 8 * path.stat().st_size
+    return known, end == 8 * size
 
 
 def _require_all(path: Path, blocks: list[tuple[int, int]], known: int) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tasks.clean import counts, documents, library, shards
+from tasks.clean import corpus, counts, documents, library, samples, shards
 from tasks.clean.corpus import Run, write_parts
 from tasks.clean.counts import Counts
 from tasks.clean.library import Library
@@ -38,7 +38,8 @@ def _run(tmp_path: Path, source: Path, **options: Any) -> tuple[Counts, list[str
 def test_pages_set_aside_are_counted_and_the_first_are_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(counts, "_PAGES_NAMED", 2)
+    monkeypatch.setattr(samples, "_PAGES_NAMED", 2)
+    monkeypatch.setattr(corpus, "_PAGES_TOLD", 2)
     broken = "".join(f"<page><title>B{n}</title><text></txt></page>" for n in range(5))
     source = tmp_path / "dump.xml"
     source.write_text(ENGLISH.read_text().replace("</mediawiki>", f"{broken}</mediawiki>"))

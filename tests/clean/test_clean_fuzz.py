@@ -61,6 +61,8 @@ CALLS = (
 LIMIT = 0.3
 # One pass over a page cannot be broken off; it takes about half a microsecond a character.
 PASS = 3e-6
+# What is loaded for the first page of a kind, on a busy machine.
+START = 2.0
 
 
 def _piece(chance: random.Random) -> str:
@@ -103,7 +105,7 @@ def test_time_grows_with_the_number_of_marks_alone(piece: str) -> None:
     closed = OPENERS.get(piece, "")
     for page in (piece * 2_000 + closed * 2_000, (piece + closed) * 2_000):
         seconds, _ = _article(page)
-        assert seconds < LIMIT + 0.5 + len(page) * PASS, page[:60]
+        assert seconds < LIMIT + START + len(page) * PASS, page[:60]
 
 
 def test_crossed_pairs() -> None:
@@ -112,7 +114,7 @@ def test_crossed_pairs() -> None:
         (first, last), (other, end) = chance.choices(list(OPENERS.items()), k=2)
         page = (first + other) * 500 + (last + end) * 500
         seconds, _ = _article(page)
-        assert seconds < LIMIT + 0.5, page[:60]
+        assert seconds < LIMIT + START, page[:60]
 
 
 HOSTILE_CALLS = {

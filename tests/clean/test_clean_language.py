@@ -71,7 +71,7 @@ def test_documents_are_told_apart_without_dropping_any() -> None:
         found = machine.article(Row(code, code, "", text, None, ""), counts)
         assert found is not None
         assert found.language == ("en" if code == "unsure" else code)
-        counts.note_document(found.text, code, found.language)
+        counts.note_document(found.text, code, found.language, "a.jsonl")
     # What the report's picture of languages is made of.
     assert counts.as_json()["languages"] == {**dict.fromkeys(TEXTS, 1), "en": 2}
 

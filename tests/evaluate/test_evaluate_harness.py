@@ -213,7 +213,11 @@ def test_the_stage_asks_the_start_model_before_and_the_exported_after(
     notes: list[str] = []
     ctx = Context(tmp_path, tmp_path, lambda *_, unit, note: notes.append(note))
     sealed = SimpleNamespace(
-        data=tmp_path, checkpoint=tmp_path, metrics={"dtype": "uint16"}, folder=tmp_path / "start"
+        name="tokens",
+        data=tmp_path,
+        checkpoint=tmp_path,
+        metrics={"dtype": "uint16", "blend": [{"source": "tokens"}]},
+        folder=tmp_path / "start",
     )
     config = EvaluateConfig(lm_eval_tasks=(str(write_task(tmp_path / "task")),), lm_eval_limit=3)
     values = evaluate(

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
-import gensim
 import numpy as np
 import pyarrow
 import pytest
@@ -22,6 +21,7 @@ from tokenizers import Tokenizer
 from flows.cli import _guarded, main
 from flows.explain import explained
 from tasks.clean.task import CleanConfig, clean
+from tasks.core import sources
 from tasks.core.artifacts import HFModel, Split
 from tasks.core.stage import Context, stage
 from tasks.core.store import Store
@@ -30,9 +30,9 @@ from tasks.tokens import indexed
 from tasks.tokens.task import TokensConfig, tokens
 
 TOY = Path(__file__).parents[2] / "deploy" / "recipes" / "toy"
-DUMP = (
-    Path(gensim.__file__).parent
-    / "test/test_data/enwiki-latest-pages-articles1.xml-p000000010p000030302-shortened.bz2"
+DUMP = sources.locate(
+    "package://gensim/test/test_data/"
+    "enwiki-latest-pages-articles1.xml-p000000010p000030302-shortened.bz2"
 )
 SPLITS: tuple[Split, ...] = ("train", "validation", "test")
 CONTROLS = "\x1b\x9b\u202e\r\x07"
