@@ -114,7 +114,7 @@ def _written(files: Sequence[tuple[str, Path]], out: Path, run: Run, folder: Pat
         for name, count in counts.whereabouts().items()
         if count and name not in ("articles", "redirects", "other_namespaces")
     ]
-    if dropped:
+    if dropped and counts.articles:
         _log.warning(
             "%s of %s pages and rows became documents, not %s; report.json has samples",
             counts.articles, counts.pages, ", ".join(dropped),
