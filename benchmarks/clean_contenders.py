@@ -66,6 +66,7 @@ def wikiextractor(dump: Path, out: Path, options: dict[str, Any]) -> None:
             pattern, flags = pattern.replace("(?i)", ""), flags | re.I
         return compiled(pattern, flags)
 
+    # mypy knows `re.compile` by its overloads.
     re.compile = compile_flagged  # type: ignore[assignment]
     from wikiextractor.WikiExtractor import main as extract
 

@@ -93,6 +93,7 @@ def _client(address: str) -> Iterator[Any]:
             fix=f"pip install '{_PACKAGE}[dask]', or leave the executor out",
         ) from error  # fmt: skip
     try:
+        # `distributed` has no types.
         client: Any = Client(address, timeout=_SECONDS, set_as_default=False)  # type: ignore[no-untyped-call]
     except (OSError, ValueError) as error:
         raise ConfigError(

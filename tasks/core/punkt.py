@@ -30,6 +30,7 @@ def module(name: str) -> Any:
     Where scikit-learn is installed, `import nltk` takes 2 s and 176 MB for it, in every worker.
     """
     hidden = [other for other in ("sklearn", "scipy", "pandas") if other not in sys.modules]
+    # None makes an import fail, which the type of `sys.modules` leaves out.
     sys.modules.update(dict.fromkeys(hidden))  # type: ignore[arg-type]
     try:
         return importlib.import_module(name)

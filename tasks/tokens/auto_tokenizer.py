@@ -151,6 +151,6 @@ def _write(folder: Path, out: Path) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    # To the import system this is a package that is not there.
+    # To the import system this is a package that is not there; its type leaves that out.
     sys.modules["torch"] = None  # type: ignore[assignment]
     print(json.dumps(_write(Path(sys.argv[1]), Path(sys.argv[2]))))

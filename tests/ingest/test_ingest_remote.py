@@ -120,7 +120,10 @@ def test_a_killed_process_is_gone_on_with(host: Any, tmp_path: Path) -> None:
     url = f"{host.url}/rows.jsonl"
     command = [sys.executable, "-c", code, str(tmp_path / "store"), url]
     child = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.DEVNULL)
-    parts = lambda: list(tmp_path.glob("store/ingest/*/*/work/scratch/*.part"))  # noqa: E731
+
+    def parts() -> list[Path]:
+        return list(tmp_path.glob("store/ingest/*/*/work/scratch/*.part"))
+
     while child.poll() is None and not any(part.stat().st_size >= 1 << 17 for part in parts()):
         time.sleep(0.01)
     child.kill()
